@@ -81,6 +81,7 @@ const char* to_string(FinishReason reason);  // "stop", "length", "abort", "erro
 struct Finish {
   FinishReason reason = FinishReason::kStop;
   std::string stop_string{};            // the stop string that matched, if one did
+  bool end_token = false;               // for kStop: the last token is an end or stop token, not a part of the text
   std::optional<TokenId> stop_token{};  // the stop_token_ids entry that matched, if one did
   std::string message{};                // for kError
   std::string param{};                  // for kError: the request's field at fault, or empty: a fault of the engine

@@ -99,7 +99,7 @@ void Frontend::time_tokens(Stream& stream, Choice& choice, const SequenceEvent& 
 // after the one that completed it.
 std::string Frontend::text_of(const Stream& stream, Choice& choice, Event& event) const {
   const SamplingParams& sampling = stream.request.sampling;
-  const bool ends_by_token = event.finish && event.finish->reason == FinishReason::kStop;
+  const bool ends_by_token = event.finish && event.finish->end_token;
   const auto armed = [&] { return choice.completion_tokens > sampling.min_tokens || sampling.min_tokens == 0; };
   std::string text;
   size_t used = 0;

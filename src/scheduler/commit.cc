@@ -144,6 +144,7 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   const bool long_enough = sequence.known() - sequence.prompt_length > sampling.min_tokens || sequence.constraint;
   if (may_end && long_enough && in(sequence.task.end_tokens)) {
     auto finish = std::make_unique<Finish>(make_finish(FinishReason::kStop));
+    finish->end_token = true;
     const bool eos = (!sampling.ignore_eos || sequence.constraint) && in(options_.eos_token_ids);
     if (!eos) finish->stop_token = token;
     return finish;

@@ -108,10 +108,24 @@ class JsonString {
     return out;
   }
 
+  // What may be escaped: not the letters, digits and signs of ASCII that no encoder escapes.
+  static std::vector<Range> escaped(const std::vector<Range>& characters) {
+    static constexpr std::pair<uint32_t, uint32_t> kEscaped[] = {
+        {0, 0x1f}, {'"', '"'}, {'&', '\''}, {'/', '/'}, {'<', '<'}, {'>', '>'}, {'\\', '\\'}, {0x7f, 0x10ffff}};
+    std::vector<Range> out;
+    for (const Range& r : characters) {
+      for (const auto& [first, last] : kEscaped) {
+        const uint32_t low = std::max(r.first, first), high = std::min(r.last, last);
+        if (low <= high) out.push_back({low, high, r.to});
+      }
+    }
+    return out;
+  }
+
   void add_escapes(int s) {
     static constexpr std::pair<char, uint8_t> kShort[] = {{'"', '"'},  {'\\', '\\'}, {'/', '/'},  {'b', 0x08},
                                                           {'f', 0x0c}, {'n', 0x0a},  {'r', 0x0d}, {'t', 0x09}};
-    const std::vector<Range> ranges = characters(s);
+    const std::vector<Range> ranges = escaped(characters(s));
     if (ranges.empty()) return;
     const int32_t escape = maker_.add_states(2), hex = escape + 1;
     maker_.add_edge(inside_ + s, {'\\', '\\', escape});

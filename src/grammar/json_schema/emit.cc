@@ -27,9 +27,10 @@ class Emitter {
  public:
   Emitter(Builder& builder, Document& document, const JsonStyle& style)
       : builder_(builder), document_(document), budget_(document.budget()) {
-    const Automaton space =
-        style.compact ? Automaton::literal("")
-                      : parse_regex(fmt::format("[ \\t\\n\\r]{{0,{}}}", kMostSpace), RegexSyntax::kEcma, true, budget_);
+    const Automaton space = style.compact
+                                ? Automaton::literal("")
+                                : parse_regex(fmt::format("[ \\t]{{0,2}}(?:\\r?\\n[ \\t]{{0,{}}})?", kMostIndentation),
+                                              RegexSyntax::kEcma, true, budget_);
     const auto regular = [&](const Automaton& before, const char* text, const Automaton& behind) {
       return builder_.regular(concatenate(concatenate(before, Automaton::literal(text), budget_), behind, budget_));
     };

@@ -7,9 +7,9 @@
 namespace sluice::grammar {
 
 struct JsonStyle {
-  bool compact = false;  // no whitespace; else up to kMostSpace characters of it between tokens
+  bool compact = false;  // no whitespace; else, between tokens, two blanks and one line break with its indentation
 };
-inline constexpr int kMostSpace = 64;
+inline constexpr int kMostIndentation = 64;  // blanks
 
 // The JSON texts that satisfy the schema. Throws GrammarError that names the path of what is not supported.
 NodeId json_text(Builder& builder, const Json& schema, const JsonStyle& style, Budget& budget);

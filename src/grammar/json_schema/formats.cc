@@ -65,7 +65,7 @@ std::string ipv6() {
 
 // RFC 3986, appendix A.
 struct Uri {
-  std::string unreserved = "A-Za-z0-9._~-", escaped = "%[0-9A-Fa-f]{2}", others = "!$&'()*+,;=";
+  std::string unreserved = "A-Za-z0-9._~\\-", escaped = "%[0-9A-Fa-f]{2}", others = "!$&'()*+,;=";
   explicit Uri(std::string more) { unreserved += more; }
 
   std::string pchar() const { return "(?:[" + unreserved + others + ":@]|" + escaped + ")"; }
@@ -133,8 +133,10 @@ const Automaton* format(std::string_view name) {
   if (pattern.empty()) return nullptr;
   Budget budget({.fuel = int64_t{1} << 32, .bytes = int64_t{1} << 32, .time = std::chrono::minutes(1)});
   // "." and negated sets leave out line terminators only; a format is the whole text.
-  const Automaton whole = parse_regex(pattern, RegexSyntax::kEcma, true, budget);
-  return &known.emplace(std::string(name), determinize(whole, budget)).first->second;
+  Automaton whole = parse_regex(pattern, RegexSyntax::kEcma, true, budget);
+  constexpr int kMostMinimized = 2000;  // states; others are left as they are
+  if (whole.states() <= kMostMinimized) whole = determinize(whole, budget);
+  return &known.emplace(std::string(name), whole).first->second;
 }
 
 }  // namespace sluice::grammar::json_schema

@@ -124,7 +124,8 @@ void Document::violate_string(const Alternative& to, const Json& schema, Alterna
     add(out, std::move(next));
   }
   const Json* named = member(schema, "format");
-  const Automaton* texts = named != nullptr && named->is_string() ? format(named->get<std::string>()) : nullptr;
+  const Automaton* texts =
+      asserts_format_ && named != nullptr && named->is_string() ? format(named->get<std::string>()) : nullptr;
   if (texts != nullptr) {
     Alternative next = to;
     next.string = without(to.string, any_text(), *texts, budget_);

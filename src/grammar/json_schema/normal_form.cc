@@ -423,7 +423,7 @@ void Document::restrict_string(Alternative& to, const Json& schema) {
   }
   if (const Json* v = member(schema, "format")) {
     if (!v->is_string()) refuse(schema, "format", "expected a string");
-    const Automaton* texts = format(v->get<std::string>());
+    const Automaton* texts = asserts_format_ ? format(v->get<std::string>()) : nullptr;
     if (texts != nullptr) intersect_into(to.string, *texts, budget_);
   }
 }

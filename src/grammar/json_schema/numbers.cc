@@ -143,7 +143,7 @@ const Automaton& any_number() {
 }
 
 const Automaton& any_integer() {
-  static const Automaton integers = shared(R"(-?(?:0|[1-9][0-9]*)(?:\.0+|[eE][+]?[0-9]+)?)");
+  static const Automaton integers = shared(R"(-?(?:0|[1-9][0-9]*)(?:\.0|[eE][+]?[0-9]{1,3})?)");
   return integers;
 }
 
@@ -218,7 +218,16 @@ Automaton equal_to(const Json& number, Budget& budget) {
   std::string digits = d.zero() ? std::string("-?") : d.negative ? "-" : "";
   if (d.digits.size() + d.fraction.size() > 1000) throw GrammarError("a number of more than 1000 digits");
   digits += d.fraction.empty() ? d.digits + R"((?:\.0+)?)" : d.digits + R"(\.)" + d.fraction + "0*";
-  const Automaton spellings[] = {pattern(digits, budget), Automaton::literal(number.dump())};
+  // With an exponent: one digit before the point.
+  std::string exponent = "0";
+  if (const std::string all = d.digits + d.fraction; !d.zero()) {
+    const size_t first = all.find_first_not_of('0'), last = all.find_last_not_of('0');
+    const int power = static_cast<int>(d.digits.size()) - 1 - static_cast<int>(first);
+    const std::string rest = all.substr(first + 1, last - first);
+    exponent = fmt::format("{}{}{}[eE]{}0?{}", d.negative ? "-" : "", all[first], rest.empty() ? "" : "\\." + rest,
+                           power < 0 ? "-" : "[+]?", std::abs(power));
+  }
+  const Automaton spellings[] = {pattern(digits, budget), pattern(exponent, budget)};
   return unite(spellings, budget);
 }
 

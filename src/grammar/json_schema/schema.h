@@ -116,7 +116,8 @@ class Document {
 
   const Json root_;
   Budget& budget_;
-  bool old_draft_ = false;  // siblings of $ref are ignored: draft 7 and before
+  bool old_draft_ = false;      // siblings of $ref are ignored: draft 7 and before
+  bool asserts_format_ = true;  // "format" is an annotation where $schema names 2019-09 or 2020-12
   std::map<const Json*, Place> places_;
   std::map<std::string, const Json*> identifiers_;  // of $id, $anchor and their forms of old drafts
   std::vector<std::unique_ptr<Json>> made_;         // schemas for parts of constants
