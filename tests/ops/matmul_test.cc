@@ -64,6 +64,11 @@ TEST_P(MatmulTest, MatchesTheReference) {
   }
 }
 
+// A step without logits has none.
+TEST_P(MatmulTest, TakesNoRows) {
+  for (DType stored : kTypes) compare(stored, stored, 0, 33, 64, false, false);
+}
+
 TEST_P(MatmulTest, ConvertsWhenPacking) {
   for (DType stored : kTypes) {
     for (DType source : kTypes) compare(stored, source, 4, 37, 301, false, false);
