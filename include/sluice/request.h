@@ -61,11 +61,11 @@ struct Request {
   std::string prompt_param = "prompt";  // name of the request's field in errors about the prompt
   SamplingParams sampling{};
   std::optional<GrammarSpec> grammar{};  // compiled before the request runs
-  bool max_tokens_is_default = false;  // sampling.max_tokens gives way to the context (sluice/context.h)
-  int n = 1;                           // independent continuations; they share the prompt's cache blocks
-  int priority = 0;                    // lower is served first under the priority policy
-  std::string cache_salt{};            // prefixes are shared only between equal salts
-  std::string tenant{};                // who asks: under fcfs, waiting requests of different tenants take turns
+  bool max_tokens_is_default = false;    // sampling.max_tokens gives way to the context (sluice/context.h)
+  int n = 1;                             // independent continuations; they share the prompt's cache blocks
+  int priority = 0;                      // lower is served first under the priority policy
+  std::string cache_salt{};              // prefixes are shared only between equal salts
+  std::string tenant{};                  // who asks: under fcfs, waiting requests of different tenants take turns
   // Past it the request ends with FinishReason::kAbort.
   std::optional<std::chrono::steady_clock::time_point> deadline{};
 };

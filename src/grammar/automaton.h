@@ -62,8 +62,8 @@ bool includes(const Automaton& whole, const Automaton& part, Budget& budget);
 const Automaton& any_text();
 
 // The JSON strings, with their quotes, whose decoded text is in `utf8`: each character by itself or as any of its
-// escapes (RFC 8259, section 7). Printable ASCII is not escaped, as no encoder does that, except for " & ' / < > and the
-// backslash. A lone surrogate escape is in no such language.
+// escapes (RFC 8259, section 7). Printable ASCII is not escaped, as no encoder does that, except for " & ' / < > and
+// the backslash. A lone surrogate escape is in no such language.
 Automaton json_string(const Automaton& utf8, Budget& budget);
 Automaton json_string_body(const Automaton& utf8, Budget& budget);  // the same without the quotes
 

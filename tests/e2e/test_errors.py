@@ -21,10 +21,16 @@ HI = [{"role": "user", "content": "hi"}]
         ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages", "context_length_exceeded"),
         ({"stop": ["a"] * 1025}, "stop", "array_above_max_length"),
         ({"logit_bias": {"99999": 1}}, "logit_bias.99999", "invalid_value"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing_required_parameter"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
         ({"reasoning_effort": "low"}, "reasoning_effort", "unsupported_parameter"),
-        ({"extra_body": {"guided_json": {}}}, "guided_json", "unsupported_parameter"),
+        ({"extra_body": {"guided_regex": "(a"}}, "guided_regex", "invalid_grammar"),
+        ({"extra_body": {"grammar": "root ::= x"}}, "grammar", "invalid_grammar"),
+        (
+            {"extra_body": {"guided_json": {"type": "array", "uniqueItems": True}}},
+            "guided_json",
+            "invalid_grammar",
+        ),
         ({"extra_body": {"stop_token_ids": [8192]}}, "stop_token_ids[0]", "invalid_value"),
     ],
 )
