@@ -35,6 +35,7 @@ struct ModelInfo {
   std::vector<TokenId> eos_token_ids{};
   int64_t created = 0;  // seconds since 1970, when it was loaded
   bool has_chat_template = false;
+  std::string tool_syntax{};  // how the model writes calls of tools ("hermes"); empty: not known
   Task task = Task::kGenerate;
   int vector_size = 0;  // kEmbed: dimensions of a vector; kScore: labels
   // kEmbed: texts to put before the input, by name, and the name of the default one (empty: none).

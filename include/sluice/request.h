@@ -61,6 +61,7 @@ struct Request {
   std::string prompt_param = "prompt";  // name of the request's field in errors about the prompt
   SamplingParams sampling{};
   std::optional<GrammarSpec> grammar{};  // compiled before the request runs
+  std::string tool_syntax{};             // answers are parsed for calls in this syntax; empty: they are text
   bool max_tokens_is_default = false;    // sampling.max_tokens gives way to the context (sluice/context.h)
   int n = 1;                             // independent continuations; they share the prompt's cache blocks
   int priority = 0;                      // lower is served first under the priority policy

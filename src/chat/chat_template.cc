@@ -153,13 +153,14 @@ std::optional<ChatTemplate> ChatTemplate::choose(Sources sources, Json tokens, c
   const auto main = sources.find("default");
   const auto with_tools = sources.find("tool_use");
   if (main == sources.end() && with_tools == sources.end()) return std::nullopt;
-  ChatTemplate out(parse((main != sources.end() ? main : with_tools)->second), std::move(tokens));
+  const TemplateSource& source = (main != sources.end() ? main : with_tools)->second;
+  ChatTemplate out(parse(source), std::move(tokens), (with_tools != sources.end() ? with_tools->second : source).text);
   if (with_tools != sources.end()) out.with_tools_ = parse(with_tools->second);
   return out;
 }
 
 ChatTemplate ChatTemplate::from_source(std::string_view source, Json special_tokens) {
-  return {jinja::Template(source), std::move(special_tokens)};
+  return {jinja::Template(source), std::move(special_tokens), std::string(source)};
 }
 
 std::string ChatTemplate::render(const ChatInput& input, std::chrono::system_clock::time_point now) const {

@@ -48,6 +48,9 @@ class ChatTemplate {
   std::string render(const ChatInput& input,
                      std::chrono::system_clock::time_point now = std::chrono::system_clock::now()) const;
 
+  // The source of the template for requests with tools.
+  const std::string& source() const { return source_; }
+
   // Renders with exactly the given variables (an object); missing special tokens come from the checkpoint. Meant for
   // test tools: the variables may override anything.
   std::string render_variables(const Json& variables, std::chrono::system_clock::time_point now) const;
@@ -57,14 +60,15 @@ class ChatTemplate {
   static std::optional<ChatTemplate> choose(std::map<std::string, TemplateSource> sources, Json special_tokens,
                                             const std::string& given);
 
-  ChatTemplate(jinja::Template main, Json special_tokens)
-      : main_(std::move(main)), special_tokens_(std::move(special_tokens)) {}
+  ChatTemplate(jinja::Template main, Json special_tokens, std::string source)
+      : main_(std::move(main)), special_tokens_(std::move(special_tokens)), source_(std::move(source)) {}
 
   std::string render_all(const Json& variables, std::chrono::system_clock::time_point now) const;
 
   jinja::Template main_;
   std::optional<jinja::Template> with_tools_;
   Json special_tokens_;
+  std::string source_;
 };
 
 }  // namespace sluice

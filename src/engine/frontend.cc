@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "chat/tool_syntax.h"
 
 namespace sluice {
 
@@ -24,7 +25,13 @@ void Frontend::add(RequestId id, Request request, EventSink sink) {
   stream->sink = std::move(sink);
   stream->open = request.n;
   const auto automaton = automata_.get(request.sampling.stop);
-  for (int i = 0; i < request.n; ++i) stream->choices.emplace_back(tokenizer_, request.sampling, automaton);
+  const ToolSyntax* syntax = Registry<ToolSyntax>::find(request.tool_syntax);
+  // A call may begin with a special token.
+  const bool skip_special_tokens = request.sampling.skip_special_tokens && syntax == nullptr;
+  for (int i = 0; i < request.n; ++i) {
+    stream->choices.emplace_back(tokenizer_, request.sampling, skip_special_tokens, automaton);
+    if (syntax != nullptr) stream->choices.back().parser = syntax->parser();
+  }
   stream->times.arrival = Clock::now();
   request.prompt.clear();
   request.prompt.shrink_to_fit();

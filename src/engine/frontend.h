@@ -33,9 +33,9 @@ class Frontend {
 
  private:
   struct Choice {
-    Choice(const Tokenizer& tokenizer, const SamplingParams& sampling, std::shared_ptr<const StopAutomaton> automaton)
-        : decoder(tokenizer, sampling.skip_special_tokens),
-          stops(std::move(automaton), sampling.include_stop_str_in_output) {}
+    Choice(const Tokenizer& tokenizer, const SamplingParams& sampling, bool skip_special_tokens,
+           std::shared_ptr<const StopAutomaton> automaton)
+        : decoder(tokenizer, skip_special_tokens), stops(std::move(automaton), sampling.include_stop_str_in_output) {}
     StreamDecoder decoder;
     StopMatcher stops;
     std::unique_ptr<OutputParser> parser = make_text_parser();

@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "base/json.h"
+#include "chat/tool_syntax.h"
 #include "engine/text.h"
 #include "hub/cache.h"
 #include "sluice/context.h"
@@ -14,7 +15,7 @@
 namespace sluice {
 namespace {
 
-ModelInfo model_info(const LoadPlan& plan, bool has_template) {
+ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& chat_template) {
   ModelInfo info;
   const Checkpoint& checkpoint = *plan.checkpoint;
   info.path = checkpoint.folder;
@@ -27,7 +28,9 @@ ModelInfo model_info(const LoadPlan& plan, bool has_template) {
   info.vocab_size = plan.shape.vocab;
   info.eos_token_ids = checkpoint.generation.eos_token_ids;
   info.created = std::time(nullptr);
-  info.has_chat_template = has_template;
+  info.has_chat_template = chat_template.has_value();
+  const ToolSyntax* syntax = chat_template ? find_tool_syntax(chat_template->source()) : nullptr;
+  if (syntax != nullptr) info.tool_syntax = syntax->name;
   info.task = plan.task;
   info.vector_size = plan.task == Task::kGenerate ? 0 : plan.shape.width;
   info.prompts = plan.embedding.prompts;
@@ -62,7 +65,7 @@ TextEngine::TextEngine(std::unique_ptr<ThreadPool> pool, LoadedModel loaded, Tex
       loaded_(std::move(loaded)),
       tokenizer_(std::move(text.tokenizer)),
       template_(std::move(text.chat_template)),
-      info_(model_info(loaded_.plan, template_.has_value())) {}
+      info_(model_info(loaded_.plan, template_)) {}
 
 std::vector<TokenId> TextEngine::tokenize(std::string_view text, bool add_special_tokens) const {
   return tokenizer_->encode(text, add_special_tokens, {.most = pool_->threads()});
@@ -104,6 +107,7 @@ RequestId TextEngine::submit_chat(ChatRequest chat, EventSink sink) {
     check_text_length(text.size(), info_.max_model_len, request.prompt_param);
     request.prompt = tokenize(text, chat.add_special_tokens);
     fit_context(request, info_.max_model_len, "messages");
+    if (!chat.chat.tools.empty()) request.tool_syntax = info_.tool_syntax;
   }
   return submit(std::move(request), std::move(sink));
 }

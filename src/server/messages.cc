@@ -182,10 +182,7 @@ const Json& check_tools(const Json& tools, UnknownFields& unknown) {
     }
     if (const Json* text = member(function, "description")) expect_string(*text, inner / "description");
     if (const Json* schema = member(function, "parameters")) expect_object(*schema, inner / "parameters");
-    if (const Json* strict = member(function, "strict");
-        strict != nullptr && expect_boolean(*strict, inner / "strict")) {
-      throw unsupported_parameter(inner / "strict", "is not supported: output cannot be constrained yet");
-    }
+    if (const Json* strict = member(function, "strict")) expect_boolean(*strict, inner / "strict");
   }
   return tools;
 }

@@ -22,7 +22,7 @@ HI = [{"role": "user", "content": "hi"}]
         ({"stop": ["a"] * 1025}, "stop", "array_above_max_length"),
         ({"logit_bias": {"99999": 1}}, "logit_bias.99999", "invalid_value"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing_required_parameter"),
-        ({"tools": [], "tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice", "invalid_value"),
         ({"reasoning_effort": "low"}, "reasoning_effort", "unsupported_parameter"),
         ({"extra_body": {"guided_regex": "(a"}}, "guided_regex", "invalid_grammar"),
         ({"extra_body": {"grammar": "root ::= x"}}, "grammar", "invalid_grammar"),

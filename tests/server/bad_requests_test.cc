@@ -115,8 +115,8 @@ TEST_F(BadRequests, Chat) {
         "invalid_value"},
        {chat_body(R"("tools":[{"type":"function","function":{"name":"f","parameters":[]}}])"),
         "tools[0].function.parameters", "invalid_type"},
-       {chat_body(R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])"), "tools[0].function.strict",
-        "unsupported_parameter"},
+       {chat_body(R"("tools":[{"type":"function","function":{"name":"f","strict":1}}])"), "tools[0].function.strict",
+        "invalid_type"},
        {chat_body(R"("tools":[{"type":"retrieval"}])"), "tools[0].type", "invalid_value"},
        {chat_body("\"tools\":[" +
                   [] {
@@ -126,9 +126,19 @@ TEST_F(BadRequests, Chat) {
                   }() +
                   "]"),
         "tools", "array_above_max_length"},
-       {chat_body(R"("tools":[],"tool_choice":"required")"), "tool_choice", "unsupported_parameter"},
+       {chat_body(R"("tools":[],"tool_choice":"required")"), "tool_choice", "invalid_value"},
        {chat_body(R"("tools":[],"tool_choice":{"type":"function","function":{"name":"f"}})"), "tool_choice",
+        "invalid_value"},
+       {chat_body(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required")"), "tool_choice",
         "unsupported_parameter"},
+       {chat_body(R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])"), "tools",
+        "unsupported_parameter"},
+       {chat_body(R"("tools":[{"type":"function","function":{"name":"f"}}],"parallel_tool_calls":false)"),
+        "parallel_tool_calls", "unsupported_parameter"},
+       {chat_body(R"("parallel_tool_calls":false)"), "parallel_tool_calls", "invalid_value"},
+       {chat_body(R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function",
+                   "function":{"name":"g"}})"),
+        "tool_choice.function.name", "invalid_value"},
        {chat_body(R"("tools":[],"tool_choice":"any")"), "tool_choice", "invalid_value"},
        {chat_body(R"("tool_choice":"auto")"), "tool_choice", "invalid_value"},
        {chat_body(R"("response_format":{"type":"json_schema"})"), "response_format.json_schema",
@@ -384,9 +394,9 @@ TEST_F(BadRequests, NumbersBeyondFp64HaveTheirOwnMessage) {
 TEST_F(BadRequests, RefusedChatFields) {
   start();
   for (const auto* more : {R"("audio":{"voice":"x"})", R"("modalities":["text","audio"])", R"("functions":[{}])",
-                           R"("function_call":"auto")", R"("parallel_tool_calls":false)", R"("prediction":{})",
-                           R"("store":true)", R"("web_search_options":{})", R"("reasoning_effort":"low")",
-                           R"("verbosity":"low")", R"("continue_final_message":true)", R"("documents":[])"}) {
+                           R"("function_call":"auto")", R"("prediction":{})", R"("store":true)",
+                           R"("web_search_options":{})", R"("reasoning_effort":"low")", R"("verbosity":"low")",
+                           R"("continue_final_message":true)", R"("documents":[])"}) {
     const std::string text = more;
     const std::string name = text.substr(1, text.find('"', 1) - 1);
     expect_error(post("/v1/chat/completions", chat_body(more)), 400, name, "unsupported_parameter");

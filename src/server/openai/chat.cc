@@ -18,7 +18,8 @@ struct ChatFields {
   bool want_logprobs = false;
   int top_logprobs = 0;
   bool has_max_completion_tokens = false;
-  Json tool_choice;  // "none", "auto" or null
+  Json tool_choice;  // "none", "auto", "required", an object that names a function, or null
+  bool parallel_tool_calls = true;
 };
 
 Json token_entry(const Engine& engine, const TokenLogprob& token) {
@@ -87,7 +88,10 @@ class ChatFormat final : public OpenAiFormat {
   std::string add(int, int index, Choice& choice, Event& event) override {
     Json content;
     if (options_.logprobs) content = logprobs_content(*engine_, text_logprobs(event), options_.top_logprobs);
-    for (const Delta& delta : event.deltas) {
+    for (Delta& delta : event.deltas) {
+      if (auto* begin = std::get_if<ToolCallBegin>(&delta); begin != nullptr && begin->id.empty()) {
+        begin->id = call_id(index, begin->index);
+      }
       choice.calls_tools |= std::holds_alternative<ToolCallBegin>(delta);
       if (!options_.stream) std::visit(messages_[static_cast<size_t>(index)], delta);
     }
@@ -97,6 +101,12 @@ class ChatFormat final : public OpenAiFormat {
       for (Json& entry : content) choice.logprobs.push_back(std::move(entry));
     }
     return {};
+  }
+
+  // Different for every call: the answer's own id is random.
+  std::string call_id(int index, int call) const {
+    const size_t random = options_.id.find('-') + 1;
+    return fmt::format("call_{}{:02x}{:02x}", std::string_view(options_.id).substr(random, 20), index, call);
   }
 
   std::string add_to_stream(int index, Choice& choice, Event& event, Json content) {
@@ -144,14 +154,29 @@ void set_max_completion_tokens(Fields& f, const Json& v) {
   f.of<ChatFields>().has_max_completion_tokens = true;
 }
 
+// "none", "auto", "required", or {"type": "function", "function": {"name": ...}}.
 void set_tool_choice(Fields& f, const Json& v) {
-  constexpr std::string_view kReason = "can only be 'none' or 'auto': output cannot be constrained yet";
-  if (v.is_object()) throw unsupported_parameter("tool_choice", kReason);
-  const std::string& name = expect_string(v, "tool_choice");
-  if (name == "required") throw unsupported_parameter("tool_choice", kReason);
-  if (name != "none" && name != "auto") {
-    throw invalid_value("tool_choice",
-                        fmt::format("Invalid value: '{}'. Supported values are: 'none', 'auto'.", quotable(name)));
+  const FieldPath path = "tool_choice";
+  if (v.is_object()) {
+    const auto type = v.find("type");
+    if (type == v.end()) throw missing_parameter("tool_choice.type");
+    if (expect_string(*type, path / "type") != "function") {
+      throw invalid_value("tool_choice.type", fmt::format("Invalid value: '{}'. Supported values are: 'function'.",
+                                                          quotable(type->get<std::string>())));
+    }
+    const auto function = v.find("function");
+    if (function == v.end()) throw missing_parameter("tool_choice.function");
+    const FieldPath inner = path / "function";
+    const auto name = expect_object(*function, inner).find("name");
+    if (name == function->end()) throw missing_parameter("tool_choice.function.name");
+    expect_string(*name, inner / "name");
+  } else {
+    const std::string& name = expect_string(v, path);
+    if (name != "none" && name != "auto" && name != "required") {
+      throw invalid_value(
+          "tool_choice",
+          fmt::format("Invalid value: '{}'. Supported values are: 'none', 'auto', 'required'.", quotable(name)));
+    }
   }
   f.of<ChatFields>().tool_choice = v;
 }
@@ -180,13 +205,18 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .type = Type::kAny,
      .max_bytes = kLabelBytes,
      .fallback = "auto",
-     .help = "none: the template is not told of the tools; auto",
+     .help = "none: the template is not told of the tools; auto; required: at least one call; an object names the "
+             "function that is called",
      .set = set_tool_choice},
+    {.name = "parallel_tool_calls",
+     .type = Type::kBoolean,
+     .fallback = "true",
+     .help = "an answer may have several calls",
+     .set = assign<&ChatFields::parallel_tool_calls>},
     refused("audio"),
     refused("modalities", R"([["text"]])"),
     refused("functions", "[[]]", "Use 'tools'"),
     refused("function_call", R"(["none"])", "Use 'tool_choice'"),
-    refused("parallel_tool_calls", "[true]"),
     refused("prediction"),
     refused("store", "[false]"),
     refused("web_search_options"),
@@ -209,9 +239,48 @@ void check(Call& call) {
   if (chat.top_logprobs > 0 && !chat.want_logprobs) {
     throw invalid_value("top_logprobs", "Invalid 'top_logprobs': it needs 'logprobs' to be true.");
   }
-  if (chat.tool_choice.is_string() && conversation.tools.is_null()) {
+  if (!chat.parallel_tool_calls && (!conversation.tools.is_array() || conversation.tools.empty())) {
+    throw invalid_value("parallel_tool_calls", "Invalid 'parallel_tool_calls': it needs 'tools'.");
+  }
+  const bool calls = chat.tool_choice.is_object() || is_string(chat.tool_choice, "required");
+  if ((chat.tool_choice.is_string() && conversation.tools.is_null()) ||
+      (calls && (!conversation.tools.is_array() || conversation.tools.empty()))) {
     throw invalid_value("tool_choice", "Invalid 'tool_choice': it needs 'tools'.");
   }
+}
+
+// What tool_choice, strict functions and parallel_tool_calls demand of the answer, as a grammar; none if they demand
+// nothing.
+std::optional<GrammarSpec> call_grammar(Call& call) {
+  const auto& chat = call.fields.of<ChatFields>();
+  const Json& tools = call.fields.of<ConversationFields>().tools;
+  if (!tools.is_array() || tools.empty() || is_string(chat.tool_choice, "none")) return std::nullopt;
+  const bool named = chat.tool_choice.is_object(), required = named || is_string(chat.tool_choice, "required");
+  const std::string name = named ? chat.tool_choice["function"]["name"].get<std::string>() : "";
+  Json functions = Json::array();
+  bool strict = false;
+  for (const Json& tool : tools) {
+    const Json& function = tool.at("function");
+    if (named && function.at("name") != name) continue;
+    const auto wants = function.find("strict");
+    strict = strict || (wants != function.end() && wants->is_boolean() && wants->get<bool>());
+    Json one = {{"name", function.at("name")}};
+    const auto parameters = function.find("parameters");
+    if (parameters != function.end() && parameters->is_object()) one["parameters"] = *parameters;
+    functions.push_back(std::move(one));
+  }
+  const std::string param = required ? "tool_choice" : strict ? "tools" : "parallel_tool_calls";
+  if (functions.empty()) {
+    throw invalid_value("tool_choice.function.name",
+                        fmt::format("Invalid value: '{}'. 'tools' has no such function.", quotable(name)));
+  }
+  if (!required && !strict && chat.parallel_tool_calls) return std::nullopt;
+  if (call.info().tool_syntax.empty()) {
+    throw unsupported_parameter(param, "constrains calls, and how this model writes them is not known");
+  }
+  const Json text = {
+      {"functions", functions}, {"required", required}, {"parallel", chat.parallel_tool_calls && !named}};
+  return GrammarSpec{call.info().tool_syntax + "_calls", dump_json(text), param};
 }
 
 void run(Call& call) {
@@ -225,6 +294,17 @@ void run(Call& call) {
                       .chat = chat_prompt(call, /*with_tools=*/!is_string(chat.tool_choice, "none")),
                       .add_special_tokens = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(false)};
   request.request.prompt_param = "messages";
+  if (std::optional<GrammarSpec> calls = call_grammar(call)) {
+    if (request.request.grammar) {
+      throw ApiError{
+          .message = fmt::format("Setting '{}' and '{}' at the same time is not supported: an answer has one "
+                                 "grammar.",
+                                 calls->param, request.request.grammar->param),
+          .param = calls->param,
+          .code = "invalid_parameter_combination"};
+    }
+    request.request.grammar = std::move(calls);
+  }
   request.request.max_tokens_is_default = !generation.has_max_tokens && !chat.has_max_completion_tokens;
 
   GenerationJob job;
