@@ -12,7 +12,6 @@ namespace {
 
 constexpr const char* kUnsigned = R"((?:0|[1-9][0-9]*)(?:\.[0-9]+)?)";
 constexpr const char* kExponent = R"((?:[eE][+-]?[0-9]+)?)";
-constexpr const char* kZero = R"(0(?:\.0+)?)";
 
 Automaton pattern(const std::string& text, Budget& budget) {
   return parse_regex(text, RegexSyntax::kEcma, true, budget);
