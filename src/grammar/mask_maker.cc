@@ -85,8 +85,12 @@ void MaskMaker::make(Recognizer& recognizer, StackSet set, std::span<uint32_t> w
   const Vocabulary::Impl& v = vocabulary_->impl();
   const int run = plain_run(recognizer, set);
   if (run == kNoRun) {
-    std::fill(words.begin(), words.end(), 0);
-    walk(recognizer, set, v.all, words);
+    if (fill_by_first(recognizer, set, words)) {
+      walk(recognizer, set, v.others, words);
+    } else {
+      std::fill(words.begin(), words.end(), 0);
+      walk(recognizer, set, v.all, words);
+    }
   } else {
     const Mask& plain = v.plain[static_cast<size_t>(run)];
     std::copy(plain.begin(), plain.end(), words.begin());
@@ -101,11 +105,53 @@ void MaskMaker::make(Recognizer& recognizer, StackSet set, std::span<uint32_t> w
   }
 }
 
-void MaskMaker::walk(Recognizer& recognizer, StackSet set, const Trie& trie, std::span<uint32_t> words) {
+// Whether any plain text may come after a plain character that begins with the byte.
+bool MaskMaker::begins_any_text(Recognizer& recognizer, const Recognizer::Row& row, uint8_t byte) {
+  StackSet s = row[byte];
+  for (const Lead& lead : kLeads) {
+    if (byte < lead.first || byte > lead.last || s == Recognizer::kDead) continue;
+    s = after_range(recognizer.row(s), lead.second_first, lead.second_last);
+    for (int i = 0; i < lead.more && s != Recognizer::kDead; ++i) s = after_range(recognizer.row(s), 0x80, 0xbf);
+  }
+  if (s == Recognizer::kDead) return false;
+  const int longest = static_cast<int>(vocabulary_->impl().all.depth());
+  s = recognizer.representative(s, longest);
+  const StackSet after = after_plain(recognizer, s);
+  return after != Recognizer::kDead && recognizer.representative(after, longest) == s;
+}
+
+// Allows the plain tokens where most first characters lead to text without bounds, as in the key of an object that may
+// have members with any name. The others are walked. Returns false, and leaves the words alone, in other states.
+bool MaskMaker::fill_by_first(Recognizer& recognizer, StackSet set, std::span<uint32_t> words) {
+  const Vocabulary::Impl& v = vocabulary_->impl();
+  const Recognizer::Row& row = recognizer.row(set);
+  const std::span<const Trie::Node> nodes = v.letters.nodes();
+  std::vector<size_t> exceptions;
+  size_t regular = 0;
+  for (size_t i = 0; i < nodes.size(); i = nodes[i].end) {
+    if (begins_any_text(recognizer, row, nodes[i].byte)) {
+      ++regular;
+    } else {
+      exceptions.push_back(i);
+    }
+  }
+  if (regular <= exceptions.size()) return false;
+  const Mask& plain = v.plain.back();
+  std::copy(plain.begin(), plain.end(), words.begin());
+  for (const size_t i : exceptions) {
+    const Mask& mask = v.by_first[nodes[i].byte];
+    for (size_t w = 0; w < words.size(); ++w) words[w] &= ~mask[w];
+    walk(recognizer, set, v.letters, i, nodes[i].end, words);
+  }
+  return true;
+}
+
+void MaskMaker::walk(Recognizer& recognizer, StackSet set, const Trie& trie, size_t first, size_t last,
+                     std::span<uint32_t> words) {
   path_.resize(trie.depth() + 1);
   path_[0] = &recognizer.row(set);
   const std::span<const Trie::Node> nodes = trie.nodes();
-  for (size_t i = 0; i < nodes.size();) {
+  for (size_t i = first; i < last;) {
     const Trie::Node& node = nodes[i];
     const StackSet to = (*path_[node.depth])[node.byte];
     if (to == Recognizer::kDead) {

@@ -30,7 +30,13 @@ class MaskMaker {
 
   void make(Recognizer& recognizer, StackSet set, std::span<uint32_t> words);
   void keep(StackSet set, std::span<const uint32_t> words);
-  void walk(Recognizer& recognizer, StackSet set, const Trie& trie, std::span<uint32_t> words);
+  void walk(Recognizer& recognizer, StackSet set, const Trie& trie, std::span<uint32_t> words) {
+    walk(recognizer, set, trie, 0, trie.nodes().size(), words);
+  }
+  void walk(Recognizer& recognizer, StackSet set, const Trie& trie, size_t first, size_t last,
+            std::span<uint32_t> words);
+  bool fill_by_first(Recognizer& recognizer, StackSet set, std::span<uint32_t> words);
+  bool begins_any_text(Recognizer& recognizer, const Recognizer::Row& row, uint8_t byte);
   int plain_run(Recognizer& recognizer, StackSet set);
   StackSet after_plain(Recognizer& recognizer, StackSet set);
 

@@ -24,10 +24,10 @@ int plain_characters(std::string_view bytes) {
   return EndFinder::whole(state) ? characters : -1;
 }
 
-std::vector<Trie::Token> select(std::span<const std::string> tokens, bool with_plain) {
+std::vector<Trie::Token> select(std::span<const std::string> tokens, bool with_plain, bool with_others) {
   std::vector<Trie::Token> out;
   for (size_t id = 0; id < tokens.size(); ++id) {
-    if (tokens[id].empty() || (!with_plain && plain_characters(tokens[id]) >= 0)) continue;
+    if (tokens[id].empty() || !(plain_characters(tokens[id]) >= 0 ? with_plain : with_others)) continue;
     out.emplace_back(tokens[id], static_cast<TokenId>(id));
   }
   return out;
@@ -45,6 +45,17 @@ std::vector<Mask> plain_masks(std::span<const std::string> tokens, size_t words)
   return masks;
 }
 
+std::array<Mask, 256> masks_by_first(std::span<const std::string> tokens, size_t words) {
+  std::array<Mask, 256> masks;
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (tokens[id].empty() || plain_characters(tokens[id]) < 0) continue;
+    Mask& mask = masks[static_cast<uint8_t>(tokens[id][0])];
+    mask.resize(words);
+    allow(mask, static_cast<TokenId>(id));
+  }
+  return masks;
+}
+
 }  // namespace
 
 Vocabulary::Vocabulary(std::span<const std::string> tokens, Options options) {
@@ -53,8 +64,10 @@ Vocabulary::Vocabulary(std::span<const std::string> tokens, Options options) {
   const size_t words = (static_cast<size_t>(options.width) + 31) / 32;
   impl_ = std::make_unique<const Impl>(Impl{.tokens = {tokens.begin(), tokens.end()},
                                             .options = std::move(options),
-                                            .all = Trie(select(tokens, true)),
-                                            .others = Trie(select(tokens, false)),
+                                            .all = Trie(select(tokens, true, true)),
+                                            .others = Trie(select(tokens, false, true)),
+                                            .letters = Trie(select(tokens, true, false)),
+                                            .by_first = masks_by_first(tokens, words),
                                             .plain = plain_masks(tokens, words)});
 }
 

@@ -1,6 +1,7 @@
 // What a Vocabulary keeps.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ struct Vocabulary::Impl {
   std::vector<std::string> tokens;
   Options options;
   Trie all;
-  Trie others;  // the tokens that are not plain
+  Trie others;                     // the tokens that are not plain
+  Trie letters;                    // the plain tokens
+  std::array<Mask, 256> by_first;  // plain tokens by their first byte; empty: there are none
   std::vector<Mask>
       plain;  // [i]: plain tokens of at most i characters, i up to kMostCounted; the last one: all of them
 
