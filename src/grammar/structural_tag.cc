@@ -323,7 +323,7 @@ class Tags {
     }
     for (size_t i = 0; i < all.size(); ++i) {
       if (!all[i].special || std::find(triggers.begin(), triggers.end(), *all[i].special) == triggers.end()) {
-        f.at("tags").at(i).at("begin").fail("is none of the trigger tokens");
+        f.at("tags").at(i).at("begin").fail("expected one of the trigger tokens");
       }
     }
     return dispatch(f, std::move(starts), all, ends);
