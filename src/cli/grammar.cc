@@ -19,7 +19,7 @@ const std::map<std::string, std::string, std::less<>> kFields = {{"json_schema",
                                                                  {"json_object", "json_object"},
                                                                  {"regex", "regex"},
                                                                  {"choice", "choice"},
-                                                                 {"grammar", "gbnf"},
+                                                                 {"grammar", "grammar"},
                                                                  {"gbnf", "gbnf"},
                                                                  {"lark", "lark"},
                                                                  {"structural_tag", "structural_tag"}};
@@ -44,6 +44,8 @@ Json answer(const Json& line) {
     if (!kind.empty()) throw grammar::GrammarError("more than one grammar");
     kind = field->second;
     text = text_of(kind, value);
+    // As over HTTP: every rule of GBNF has "::=".
+    if (kind == "grammar") kind = text.find("::=") != std::string::npos ? "gbnf" : "lark";
   }
   if (kind.empty()) throw grammar::GrammarError("no grammar: expected one of json_schema, regex, grammar, choice, ...");
   const auto instances = line.find("instances");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "grammar/source.h"
+#include "grammar/text_reader.h"
 
 namespace sluice::grammar {
 namespace {
@@ -19,10 +20,10 @@ constexpr int kMost = 1'000'000;  // repetitions
 // What was read: regular as long as it names no rule and no special token.
 using Part = std::variant<Automaton, NodeId>;
 
-class Parser {
+class Parser : TextReader {
  public:
   Parser(Builder& builder, std::string_view text, const CompileContext& context)
-      : builder_(builder), text_(text), context_(context) {}
+      : TextReader(text), builder_(builder), context_(context) {}
 
   NodeId parse() {
     for (space(true); more(); space(true)) rule();
@@ -41,28 +42,10 @@ class Parser {
     size_t named_at = 0;
   };
 
-  [[noreturn]] void fail_at(size_t at, const std::string& what) const {
-    size_t line = 1, begin = 0;
-    for (size_t i = 0; i < at && i < text_.size(); ++i) {
-      if (text_[i] == '\n') ++line, begin = i + 1;
-    }
-    throw GrammarError(fmt::format("grammar, line {}, column {}: {}", line, at - begin + 1, what));
-  }
-  [[noreturn]] void fail(const std::string& what) const { fail_at(at_, what); }
-  bool more() const { return at_ < text_.size(); }
-  char peek() const { return more() ? text_[at_] : '\0'; }
-  bool take(std::string_view text) {
-    if (!text_.substr(at_).starts_with(text)) return false;
-    at_ += text.size();
-    return true;
-  }
-
   // White space and comments.
   void space(bool lines) {
     for (;; ++at_) {
-      if (peek() == '#') {
-        while (more() && peek() != '\n' && peek() != '\r') ++at_;
-      }
+      if (peek() == '#') skip_line();
       const bool line = peek() == '\n' || peek() == '\r';
       if (!(peek() == ' ' || peek() == '\t' || (line && lines))) return;
     }
@@ -76,9 +59,7 @@ class Parser {
     return false;
   }
 
-  static bool names(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
-  }
+  static bool names(char c) { return letter(c) || digit(c) || c == '-' || c == '_'; }
   std::string name() {
     const size_t begin = at_;
     while (names(peek())) ++at_;
@@ -192,18 +173,15 @@ class Parser {
   }
 
   void bounds(int& least, int& most) {
-    const auto number = [&](int otherwise) {
+    const auto count = [&] {
       space(false);
-      int64_t n = 0;
-      const size_t begin = at_;
-      for (; peek() >= '0' && peek() <= '9'; ++at_) n = std::min<int64_t>(10 * n + (peek() - '0'), kMost + 1);
-      if (n > kMost) fail(fmt::format("more than {} repetitions", kMost));
+      const int n = number(kMost, -1);
       space(false);
-      return at_ == begin ? otherwise : static_cast<int>(n);
+      return n;
     };
-    least = number(-1);
+    least = count();
     if (take(",")) {
-      most = number(-1);
+      most = count();
       if (least < 0 && most < 0) fail("expected a number of repetitions");
       least = std::max(least, 0);
     } else {
@@ -214,33 +192,7 @@ class Parser {
     if (most >= 0 && most < least) fail("the numbers of a repetition are out of order");
   }
 
-  char32_t hex(int digits) {
-    char32_t value = 0;
-    for (int i = 0; i < digits; ++i, ++at_) {
-      const char c = peek();
-      const int digit = c >= '0' && c <= '9'                     ? c - '0'
-                        : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10
-                                                                 : -1;
-      if (digit < 0) fail("expected a hexadecimal digit");
-      value = value << 4 | static_cast<char32_t>(digit);
-    }
-    if (value > 0x10ffff || (value >= 0xd800 && value <= 0xdfff)) fail("this is no character");
-    return value;
-  }
-
-  char32_t character() {
-    if (!more()) fail("the grammar ends too early");
-    const auto lead = static_cast<uint8_t>(text_[at_++]);
-    if (lead == '\\') return escaped();
-    if (lead < 0x80) return lead;
-    const int length = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
-    char32_t c = lead & (0x3fu >> length);
-    for (int i = 0; i < length; ++i) {
-      if (!more() || (static_cast<uint8_t>(text_[at_]) & 0xc0) != 0x80) fail("invalid UTF-8");
-      c = c << 6 | (static_cast<uint8_t>(text_[at_++]) & 0x3f);
-    }
-    return c;
-  }
+  char32_t letter_or_escape() { return take("\\") ? escaped() : character(); }
   char32_t escaped() {
     if (take("x")) return hex(2);
     if (take("u")) return hex(4);
@@ -259,38 +211,21 @@ class Parser {
     std::string plain;
     while (peek() != '"') {
       if (!more() || peek() == '\n') fail("a literal does not end");
-      append_utf8(character(), plain);
+      append_utf8(letter_or_escape(), plain);
     }
     ++at_;
     return Automaton::literal(plain);
   }
-  static void append_utf8(char32_t c, std::string& out) {
-    const auto add = [&](char32_t byte) { out.push_back(static_cast<char>(byte)); };
-    if (c < 0x80) return add(c);
-    if (c < 0x800) {
-      add(0xc0 | c >> 6);
-    } else {
-      if (c < 0x10000) {
-        add(0xe0 | c >> 12);
-      } else {
-        add(0xf0 | c >> 18);
-        add(0x80 | (c >> 12 & 0x3f));
-      }
-      add(0x80 | (c >> 6 & 0x3f));
-    }
-    add(0x80 | (c & 0x3f));
-  }
-
   Part char_class() {
     const bool negated = take("^");
     std::vector<std::pair<char32_t, char32_t>> ranges;
     while (peek() != ']') {
       if (!more()) fail("missing ']'");
-      const char32_t first = character();
+      const char32_t first = letter_or_escape();
       char32_t last = first;
       if (peek() == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']') {
         ++at_;
-        last = character();
+        last = letter_or_escape();
         if (last < first) fail("a range of characters is out of order");
       }
       ranges.emplace_back(first, last);
@@ -320,9 +255,7 @@ class Parser {
   }
 
   Builder& builder_;
-  const std::string_view text_;
   const CompileContext& context_;
-  size_t at_ = 0;
   std::map<std::string, Rule> rules_;
 };
 

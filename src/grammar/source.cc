@@ -4,7 +4,7 @@
 
 namespace sluice::grammar {
 
-std::shared_ptr<const Grammar> compile(std::string_view kind, std::string_view text, const CompileContext& context) {
+NodeId build_source(Builder& builder, std::string_view kind, std::string_view text, const CompileContext& context) {
   const SourceKind* found = Registry<SourceKind>::find(kind);
   if (found == nullptr) {
     std::string known;
@@ -13,8 +13,12 @@ std::shared_ptr<const Grammar> compile(std::string_view kind, std::string_view t
     }
     throw GrammarError(fmt::format("unknown kind of grammar '{}' (expected one of: {})", kind, known));
   }
+  return found->build(builder, text, context);
+}
+
+std::shared_ptr<const Grammar> compile(std::string_view kind, std::string_view text, const CompileContext& context) {
   Builder builder(context.budget);
-  return builder.finish(found->build(builder, text, context));
+  return builder.finish(build_source(builder, kind, text, context));
 }
 
 }  // namespace sluice::grammar

@@ -26,6 +26,9 @@ struct SourceKind {
   NodeId (*build)(Builder& builder, std::string_view text, const CompileContext& context);
 };
 
+// The nodes of a grammar within another one. Throws GrammarError, as below.
+NodeId build_source(Builder& builder, std::string_view kind, std::string_view text, const CompileContext& context);
+
 // Throws GrammarError that says what is wrong with the text, or that the kind is not known.
 std::shared_ptr<const Grammar> compile(std::string_view kind, std::string_view text, const CompileContext& context);
 
