@@ -164,14 +164,14 @@ void to_float(DType type, const std::byte* from, float* to, size_t count) {
   if (type->decode == nullptr) {
     throw Error(ErrorCode::kUnsupportedModel, fmt::format("cannot read weights of type {}", type->name));
   }
-  type->decode(from, to, count);
+  if (count > 0) type->decode(from, to, count);  // pointers of empty arrays may be null
 }
 
 void from_float(DType type, const float* from, std::byte* to, size_t count) {
   if (type->encode == nullptr) {
     throw Error(ErrorCode::kUnsupportedModel, fmt::format("cannot convert weights to type {}", type->name));
   }
-  type->encode(from, to, count);
+  if (count > 0) type->encode(from, to, count);
 }
 
 }  // namespace sluice

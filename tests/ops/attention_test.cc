@@ -215,7 +215,7 @@ class AttentionTest : public OpsTest {
 };
 
 TEST_P(AttentionTest, MatchesTheReference) {
-  for (const Config& config : kConfigs) {
+  for (const Config& config : share(kConfigs)) {
     SCOPED_TRACE(config.str());
     const Scene scene(config, {1, 5, 32, 33, 70, 131}, random);
     const std::vector<Owned> out = scene.whole(device.ctx), expected = scene.whole(reference.ctx);
@@ -224,7 +224,7 @@ TEST_P(AttentionTest, MatchesTheReference) {
 }
 
 TEST_P(AttentionTest, LongContextsMatchTheReference) {
-  for (const Config& config : kConfigs) {
+  for (const Config& config : share(kConfigs)) {
     SCOPED_TRACE(config.str());
     const Scene scene(config, {1300, 512, 513}, random);
     std::vector<Owned> out = scene.results(), expected = scene.results();
@@ -280,7 +280,7 @@ TEST_P(AttentionTest, RowsKeepTheirBits) {
   for (const DType type : GetParam()->can.narrow_caches) {
     configs.push_back({.heads = 14, .head_dim = 72, .type = type, .window = 333});
   }
-  for (const Config& config : configs) {
+  for (const Config& config : share(configs)) {
     SCOPED_TRACE(config.str());
     Scene scene(config, {kLength, 70, 3}, random);
     const std::vector<Owned> whole = scene.whole(device.ctx);
@@ -389,7 +389,7 @@ TEST_P(AttentionTest, NarrowCachesMatchTheReference) {
       {.heads = 4, .kv_heads = 2, .relative_reach = 40},
       {.heads = 8, .kv_heads = 1, .soft_cap = 3.0f, .causal = false}};
   for (const DType type : GetParam()->can.narrow_caches) {
-    for (Config config : configs) {
+    for (Config config : share(configs)) {
       config.type = type;
       SCOPED_TRACE(config.str());
       const float tolerance =
@@ -429,7 +429,7 @@ TEST_P(AttentionTest, ManyRowsOverEightBitFloatsMatchTheReference) {
       {.chunk = 700},
       {.window = 65, .causal = false},
       {.head_dim = 48, .value_dim = 16, .relative_reach = 40}};
-  for (Config config : configs) {
+  for (Config config : share(configs)) {
     config.type = &kFloat8E4M3;
     SCOPED_TRACE(config.str());
     Scene scene(config, {kKeys, 200, 70}, random);
@@ -462,7 +462,7 @@ TEST_P(AttentionTest, LatentCachesMatchTheReference) {
       {.heads = 3, .head_dim = 24, .value_dim = 16, .sinks = true, .alibi = true},
       {.heads = 65, .head_dim = 72, .value_dim = 64, .causal = false},
   };
-  for (Config config : configs) {
+  for (Config config : share(configs)) {
     config.kv_heads = 1, config.values_in_keys = true;
     for (const DType type : {&kBFloat16, &kFloat16}) {
       if (type == &kFloat16 && config.heads > 20) continue;

@@ -1,6 +1,7 @@
 // The sample op: compares samples and noise with the reference, and the kept candidates with their definition.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 
 #include "ops/sample.h"
@@ -114,7 +115,7 @@ TEST_P(SampleTest, FewRowsOfManyTokensMatchTheReference) {
 
 // Each filter alone and all filters together, with few tokens and with many, must give the reference's tokens.
 TEST_P(SampleTest, CutsMatchTheReference) {
-  for (const float spread : {3.0f, 0.5f, 0.002f}) {
+  for (const float spread : share(std::array{3.0f, 0.5f, 0.002f})) {
     constexpr int kVocab = 6007;
     Owned logits(&kFloat32, {2, kVocab}, 1);
     logits.fill(random, spread);
@@ -177,7 +178,7 @@ TEST_P(SampleTest, KeepsWhatItIsToldTo) {
 TEST_P(SampleTest, RandomRowsMatchTheReference) {
   const auto chance = [&](int percent) { return static_cast<int>(random() % 100) < percent; };
   const auto real = [&](float low, float high) { return std::uniform_real_distribution<float>(low, high)(random); };
-  for (int round = 0; round < 150; ++round) {
+  for (int round = 0; round < sized(150, 30); ++round) {
     const int vocab = 1 + static_cast<int>(random() % (round % 5 == 0 ? 9000 : 300));
     constexpr int kRows = 5;
     Owned logits(&kFloat32, {kRows, vocab}, static_cast<int64_t>(random() % 4));

@@ -137,6 +137,13 @@ TEST(DType, ArraysConvertFromAndToFp32AtAnyAlignment) {
   EXPECT_THAT(out, ::testing::ElementsAre(7.0f, -8.0f));
 }
 
+TEST(DType, EmptyArraysMayBeNull) {
+  for (const DType type : {&kFloat32, &kBFloat16, &kFloat8E4M3}) {
+    to_float(type, nullptr, nullptr, 0);
+    from_float(type, nullptr, nullptr, 0);
+  }
+}
+
 TEST(DType, TypesWithoutAMeaningAsWeightsAreRefusedByName) {
   float value = 0;
   std::byte raw[8] = {};
