@@ -62,6 +62,7 @@ struct Request {
   SamplingParams sampling{};
   std::optional<GrammarSpec> grammar{};  // compiled before the request runs
   std::string tool_syntax{};             // answers are parsed for calls in this syntax; empty: they are text
+  std::string tools{};                   // with tool_syntax: the functions, as JSON of OpenAI's field
   bool max_tokens_is_default = false;    // sampling.max_tokens gives way to the context (sluice/context.h)
   int n = 1;                             // independent continuations; they share the prompt's cache blocks
   int priority = 0;                      // lower is served first under the priority policy

@@ -25,12 +25,14 @@ void Frontend::add(RequestId id, Request request, EventSink sink) {
   stream->sink = std::move(sink);
   stream->open = request.n;
   const auto automaton = automata_.get(request.sampling.stop);
-  const ToolSyntax* syntax = Registry<ToolSyntax>::find(request.tool_syntax);
+  const ToolSyntax* syntax = tool_syntax(request.tool_syntax);
+  std::shared_ptr<const ToolFunctions> functions;
+  if (syntax != nullptr) functions = std::make_shared<ToolFunctions>(tool_functions(parse_json(request.tools)));
   // A call may begin with a special token.
   const bool skip_special_tokens = request.sampling.skip_special_tokens && syntax == nullptr;
   for (int i = 0; i < request.n; ++i) {
     stream->choices.emplace_back(tokenizer_, request.sampling, skip_special_tokens, automaton);
-    if (syntax != nullptr) stream->choices.back().parser = syntax->parser();
+    if (syntax != nullptr) stream->choices.back().parser = syntax->parser(functions);
   }
   stream->times.arrival = Clock::now();
   request.prompt.clear();

@@ -107,7 +107,10 @@ RequestId TextEngine::submit_chat(ChatRequest chat, EventSink sink) {
     check_text_length(text.size(), info_.max_model_len, request.prompt_param);
     request.prompt = tokenize(text, chat.add_special_tokens);
     fit_context(request, info_.max_model_len, "messages");
-    if (!chat.chat.tools.empty()) request.tool_syntax = info_.tool_syntax;
+    if (!chat.chat.tools.empty() && !info_.tool_syntax.empty()) {
+      request.tool_syntax = info_.tool_syntax;
+      request.tools = chat.chat.tools;
+    }
   }
   return submit(std::move(request), std::move(sink));
 }

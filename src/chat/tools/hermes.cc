@@ -235,10 +235,11 @@ bool in_template(std::string_view source) {
   return has("<tool_call>") && has("arguments") && !has("<function=") && !has("<arg_key>");
 }
 
-std::unique_ptr<OutputParser> make_parser() { return std::make_unique<HermesParser>(); }
+std::unique_ptr<OutputParser> make_parser(std::shared_ptr<const ToolFunctions>) {
+  return std::make_unique<HermesParser>();
+}
 
-grammar::NodeId build(grammar::Builder& b, std::string_view text, const grammar::CompileContext& context) {
-  const Json call = parse_json(text, {.depth = 256});
+grammar::NodeId build(grammar::Builder& b, const CallGrammar& calls, const grammar::CompileContext& context) {
   // Some vocabularies have a special token for a tag.
   const auto tag = [&](std::string_view bytes) {
     const std::optional<TokenId> token = context.special ? context.special(bytes) : std::nullopt;
@@ -246,17 +247,16 @@ grammar::NodeId build(grammar::Builder& b, std::string_view text, const grammar:
     return b.choice(either);
   };
   std::vector<grammar::NodeId> functions;
-  for (const Json& function : call.at("functions")) {
-    const auto parameters = function.find("parameters");
-    const Json schema = parameters != function.end() ? *parameters : Json{{"type", "object"}};
-    const std::string head = "\n{\"name\": " + dump_json(function.at("name")) + ", \"arguments\": ";
+  for (const ToolFunction& function : calls.functions) {
+    const Json schema = function.parameters.is_null() ? Json{{"type", "object"}} : function.parameters;
+    const std::string head = "\n{\"name\": " + dump_json(Json(function.name)) + ", \"arguments\": ";
     const grammar::NodeId parts[] = {b.literal(head), grammar::json_text(b, schema, {}, context.budget),
                                      b.literal("}\n"), tag(kEnd)};
     functions.push_back(b.sequence(parts));
   }
   const grammar::NodeId one = b.choice(functions), begin = tag(kBegin);
-  const bool parallel = call.at("parallel").get<bool>();
-  if (call.at("required").get<bool>()) {
+  const bool parallel = calls.parallel;
+  if (calls.required) {
     const grammar::NodeId whole[] = {begin, one};
     return b.separated(b.sequence(whole), b.literal("\n"), 1, parallel ? -1 : 1);
   }
@@ -272,12 +272,8 @@ grammar::NodeId build(grammar::Builder& b, std::string_view text, const grammar:
   return answer;
 }
 
-const grammar::SourceKind kind{
-    .name = "hermes_calls", .help = "answers with calls of functions, as Hermes writes them", .build = build};
-const Registry<grammar::SourceKind> registered_kind{kind};
-const ToolSyntax syntax{
-    .name = "hermes", .in_template = in_template, .parser = make_parser, .grammar_kind = "hermes_calls"};
-const Registry<ToolSyntax> registered_syntax{syntax};
+const ToolSyntax syntax{.name = "hermes", .in_template = in_template, .parser = make_parser, .build = build};
+const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
 }  // namespace sluice

@@ -266,7 +266,7 @@ std::optional<GrammarSpec> call_grammar(Call& call) {
     strict = strict || (wants != function.end() && wants->is_boolean() && wants->get<bool>());
     Json one = {{"name", function.at("name")}};
     const auto parameters = function.find("parameters");
-    if (parameters != function.end() && parameters->is_object()) one["parameters"] = *parameters;
+    one["parameters"] = parameters != function.end() && parameters->is_object() ? *parameters : Json();
     functions.push_back(std::move(one));
   }
   const std::string param = required ? "tool_choice" : strict ? "tools" : "parallel_tool_calls";
@@ -278,9 +278,11 @@ std::optional<GrammarSpec> call_grammar(Call& call) {
   if (call.info().tool_syntax.empty()) {
     throw unsupported_parameter(param, "constrains calls, and how this model writes them is not known");
   }
-  const Json text = {
-      {"functions", functions}, {"required", required}, {"parallel", chat.parallel_tool_calls && !named}};
-  return GrammarSpec{call.info().tool_syntax + "_calls", dump_json(text), param};
+  const Json text = {{"syntax", call.info().tool_syntax},
+                     {"functions", functions},
+                     {"required", required},
+                     {"parallel", chat.parallel_tool_calls && !named}};
+  return GrammarSpec{"tool_calls", dump_json(text), param};
 }
 
 void run(Call& call) {

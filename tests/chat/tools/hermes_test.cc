@@ -29,7 +29,7 @@ void collect(std::vector<Delta>& deltas, Parsed& into) {
 }
 
 Parsed parse(const std::vector<std::string>& pieces) {
-  const auto parser = Registry<ToolSyntax>::find("hermes")->parser();
+  const auto parser = tool_syntax("hermes")->parser(nullptr);
   Parsed out;
   std::vector<Delta> deltas;
   for (const std::string& piece : pieces) {
@@ -79,17 +79,14 @@ TEST(Hermes, HostileAnswersTakeLinearTime) {
 
 std::shared_ptr<const grammar::Grammar> calls(bool required, bool parallel) {
   grammar::Budget budget;
-  const Json text = {{"functions",
-                      {{{"name", "get_weather"},
-                        {"parameters",
-                         {{"type", "object"},
-                          {"properties", {{"city", {{"type", "string"}}}}},
-                          {"required", {"city"}},
-                          {"additionalProperties", false}}}},
-                       {{"name", "stop"}}}},
-                     {"required", required},
-                     {"parallel", parallel}};
-  return grammar::compile("hermes_calls", dump_json(text), {.budget = budget});
+  const Json weather = {{"type", "object"},
+                        {"properties", {{"city", {{"type", "string"}}}}},
+                        {"required", {"city"}},
+                        {"additionalProperties", false}};
+  const CallGrammar calls{.functions = {{.name = "get_weather", .parameters = weather}, {.name = "stop"}},
+                          .required = required,
+                          .parallel = parallel};
+  return grammar::compile("tool_calls", tool_calls_grammar("hermes", calls), {.budget = budget});
 }
 
 bool accepts(const std::shared_ptr<const grammar::Grammar>& grammar, const std::string& text) {

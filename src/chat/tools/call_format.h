@@ -1,0 +1,121 @@
+// Most syntaxes of calls are marks around bodies: a section holds calls, a call holds a body, and the body has the name
+// of the function and its arguments. A syntax of this kind is data, a CallFormat; the parser and the grammar are made
+// from it.
+//
+//   answer  := text [section text]...
+//   section := section_begin call (separator call)* section_end
+//   call    := call_begin body call_end
+//
+// The grammar writes exactly these bytes. The parser also takes white space (" \t\r\n") around marks and bodies, and a
+// missing end of a section or call at the end of the answer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/tool_syntax.h"
+
+namespace sluice {
+
+// Receives what a reader finds in a call.
+class CallSink {
+ public:
+  virtual ~CallSink() = default;
+  virtual void begin(std::string name, std::string id) = 0;  // once per call; id: of the model, or empty
+  virtual void arguments(std::string json) = 0;              // the next piece of the JSON text of the arguments
+};
+
+// Reads the body of one call.
+class BodyReader {
+ public:
+  enum class State {
+    kMore,   // more text is needed
+    kDone,   // the body is complete: begin() was called and all arguments were given
+    kOther,  // this is no call
+  };
+  struct Result {
+    State state;
+    size_t used;  // bytes from the front of `text` that will not be shown again
+  };
+  virtual ~BodyReader() = default;
+  // Reads on in `text`: all text of the answer behind the begin of the call that was not used yet. It has grown at its
+  // end since the last call. Nothing may be used before begin() was called, so that what is no call can become text; a
+  // reader remembers how far it has looked, so that the time is linear. Returns kOther only before begin(); afterwards
+  // it goes on as well as it can: what is not understood of the arguments is given as it is. `last`: no text follows,
+  // and kMore means that the call is cut off there.
+  virtual Result read(std::string_view text, bool last, CallSink& sink) = 0;
+};
+
+// The form of bodies. Immutable; one object serves all calls.
+class CallBody {
+ public:
+  virtual ~CallBody() = default;
+  // `functions` outlives the reader. It may lack the function that a model calls.
+  virtual std::unique_ptr<BodyReader> reader(const ToolFunctions& functions) const = 0;
+  // The body of a call of this function. Throws GrammarError.
+  virtual grammar::NodeId build(grammar::Builder& builder, const ToolFunction& function,
+                                const grammar::CompileContext& context) const = 0;
+};
+
+struct CallFormat {
+  // Marks. The first of a list is what the grammar writes; the parser takes each. An empty list: there is no mark.
+  // A mark may be a special token of the vocabulary or ordinary text; the grammar allows both.
+  std::vector<std::string> section_begin{}, section_end{};
+  std::vector<std::string> call_begin{}, call_end{};
+  std::string separator{};  // between calls of a section; its trimmed text may also be missing
+  // Without section_begin and call_begin, an answer is calls from its first visible character, or text. Such a body
+  // must begin with one of these characters.
+  std::string_view bare{};
+  bool text_after = true;  // text and further sections may follow a section; else the answer ends with it
+  std::shared_ptr<const CallBody> body{};
+};
+
+// `format` must outlive the parser.
+std::unique_ptr<OutputParser> make_call_parser(const CallFormat& format,
+                                               std::shared_ptr<const ToolFunctions> functions);
+grammar::NodeId build_calls(grammar::Builder& builder, const CallFormat& format, const CallGrammar& calls,
+                            const grammar::CompileContext& context);
+
+// Bodies.
+
+// {"name": "f", "arguments": {...}}: an object with these keys, in this order for the grammar and in any order for the
+// parser, which also knows "parameters" and "arguments" as names of each other, arguments as a string that holds JSON,
+// and {"type": "function", "function": {...}} around it.
+struct JsonCallKeys {
+  std::string name = "name", arguments = "arguments";
+  std::string id{};     // key of the call's id; empty: none
+  std::string open{};   // what the grammar writes before the name's key; empty: "{"
+  bool python = false;  // the parser also takes Python's literals (single quotes, True, None)
+};
+std::shared_ptr<const CallBody> json_body(JsonCallKeys keys = {});
+
+// name{between}{...}: the name of the function, a text, the arguments as JSON. `prefix` comes before the name. The name
+// ends where `between` begins. `id`, if not empty: the name is followed by `id` and the id of the call before `between`
+// (Mistral: "[CALL_ID]"). `namespaced`: the name is written functions.NAME:INDEX, which is also the id (Kimi K2).
+struct NamedCallMarks {
+  std::string prefix{};
+  std::string between{};
+  std::string id{};
+  bool namespaced = false;
+};
+std::shared_ptr<const CallBody> named_body(NamedCallMarks marks);
+
+// Parameters in tags, each with its value: text for strings, else JSON. Types come from the schemas of the functions;
+// values of unknown types are JSON if they are a JSON value and else strings.
+struct TaggedCallMarks {
+  std::string name_begin{}, name_end{};            // <function=f>
+  std::string parameter_begin{}, parameter_end{};  // before and after the key: <parameter=k>
+  std::string value_begin{};                       // between parameter_end and the value, as in <arg_value>
+  std::string value_end{};                         // </parameter>
+  std::string separator{};                         // between parameters
+  std::string body_end{};                          // </function>; empty: the call's end ends the body
+  bool strip_newlines = true;                      // one line break at each end of a value is not a part of it
+};
+std::shared_ptr<const CallBody> tagged_body(TaggedCallMarks marks);
+
+// f(a=1, b="x"): a call in Python with keyword arguments of literals.
+std::shared_ptr<const CallBody> python_body();
+
+}  // namespace sluice
