@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "grammar/json_schema/close.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -11,8 +12,8 @@ grammar::NodeId build(grammar::Builder& builder, std::string_view text, const gr
   const Json call = parse_json(text, {.depth = 256});
   CallGrammar calls{.required = call.at("required").get<bool>(), .parallel = call.at("parallel").get<bool>()};
   for (const Json& function : call.at("functions")) {
-    calls.functions.push_back(
-        {.name = function.at("name").get<std::string>(), .parameters = function.at("parameters")});
+    calls.functions.push_back({.name = function.at("name").get<std::string>(),
+                               .parameters = grammar::close_objects(function.at("parameters"))});
   }
   return tool_syntax(call.at("syntax").get<std::string>())->build(builder, calls, context);
 }

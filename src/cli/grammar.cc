@@ -16,6 +16,7 @@ namespace {
 // The field of a line that holds the grammar, and the grammar's kind.
 const std::map<std::string, std::string, std::less<>> kFields = {{"json_schema", "json_schema"},
                                                                  {"json_schema_compact", "json_schema_compact"},
+                                                                 {"json_schema_strict", "json_schema_strict"},
                                                                  {"json_object", "json_object"},
                                                                  {"regex", "regex"},
                                                                  {"choice", "choice"},
