@@ -100,7 +100,7 @@ class Calls {
   // What comes behind section_begin.
   NodeId section() {
     const NodeId all = calls(mark_of_call());
-    const NodeId inner = format_.list ? join({b_.literal("["), all, b_.literal("]")}) : all;
+    const NodeId inner = format_.list ? join({b_.literal(format_.list_begin), all, b_.literal(format_.list_end)}) : all;
     return join({inner, mark(format_.section_end)});
   }
 

@@ -287,13 +287,15 @@ void expect_template_calls(std::string_view syntax, const TemplateCalls& test) {
   Json calls = Json::array();
   for (int i = 0; i < test.calls; ++i) {
     const Call& call = expected[static_cast<size_t>(i)];
+    Json arguments = test.strings ? Json(call.arguments) : parse_json(call.arguments);
     calls.push_back({{"id", "call0000" + std::to_string(i)},
                      {"type", "function"},
-                     {"function", {{"name", call.name}, {"arguments", parse_json(call.arguments)}}}});
+                     {"function", {{"name", call.name}, {"arguments", std::move(arguments)}}}});
   }
+  const Json content = test.strings && test.content.empty() ? Json() : Json(test.content);
   ChatInput input;
   input.messages = {{{"role", "user"}, {"content", "Weather?"}},
-                    {{"role", "assistant"}, {"content", test.content}, {"tool_calls", calls}}};
+                    {{"role", "assistant"}, {"content", content}, {"tool_calls", calls}}};
   input.tools = tools;
   input.add_generation_prompt = false;
   const Json special = {{"bos_token", "<BOS>"}, {"eos_token", "<EOS>"}, {"pad_token", "<PAD>"}, {"unk_token", "<UNK>"}};

@@ -61,6 +61,7 @@ struct TemplateCalls {
   std::string begin, end;  // "<|im_start|>assistant\n", "<|im_end|>"; empty: the end of the text
   int calls = 2;           // of the message
   std::string content{};   // of the message, before the calls
+  bool strings = false;    // arguments are given as strings, and no content as null
 };
 void expect_template_calls(std::string_view syntax, const TemplateCalls& test);
 
