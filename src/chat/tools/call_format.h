@@ -3,16 +3,20 @@
 // from it.
 //
 //   answer  := text [section text]...
-//   section := section_begin call (separator call)* section_end
+//   section := section_begin calls section_end
+//   calls   := call (separator call)*   or   "[" call (separator call)* "]"
 //   call    := call_begin body call_end
 //
 // The grammar writes exactly these bytes. The parser also takes white space (" \t\r\n") around marks and bodies, and a
-// missing end of a section or call at the end of the answer.
+// missing end of a section or call. What turns out to be no call is text, its marks included.
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "chat/tool_syntax.h"
@@ -60,15 +64,21 @@ class CallBody {
 };
 
 struct CallFormat {
-  // Marks. The first of a list is what the grammar writes; the parser takes each. An empty list: there is no mark.
-  // A mark may be a special token of the vocabulary or ordinary text; the grammar allows both.
+  // Marks. The first of a list is what the grammar writes (maybe ""); the parser takes each. An empty list: there is no
+  // mark.
+  // White space around a mark is written by the grammar and not needed by the parser. A mark, or parts of it, may be
+  // special tokens of the vocabulary or ordinary text; the grammar allows both.
   std::vector<std::string> section_begin{}, section_end{};
   std::vector<std::string> call_begin{}, call_end{};
   std::string separator{};  // between calls of a section; its trimmed text may also be missing
-  // Without section_begin and call_begin, an answer is calls from its first visible character, or text. Such a body
-  // must begin with one of these characters.
+  // The calls of a section are a JSON array. The parser also takes a single call without brackets.
+  bool list = false;
+  std::string list_begin = "[", list_end = "]";  // what the grammar writes: the brackets, with white space
+  // Not empty: an answer may begin with calls without section_begin, and the grammar writes them so. The first visible
+  // character of the answer must then be one of these, or else the answer begins with text.
   std::string_view bare{};
-  bool text_after = true;  // text and further sections may follow a section; else the answer ends with it
+  std::vector<std::string> ignored{};  // marks in a text that are no part of it, such as those around an answer
+  bool text_after = true;              // text and further sections may follow a section; else the answer ends with it
   std::shared_ptr<const CallBody> body{};
 };
 
@@ -77,23 +87,48 @@ std::unique_ptr<OutputParser> make_call_parser(const CallFormat& format,
                                                std::shared_ptr<const ToolFunctions> functions);
 grammar::NodeId build_calls(grammar::Builder& builder, const CallFormat& format, const CallGrammar& calls,
                             const grammar::CompileContext& context);
+// The syntax of a format, which is a constant of the file that registers it.
+template <const CallFormat& format>
+ToolSyntax call_syntax(std::string_view name, bool (*in_template)(std::string_view),
+                       std::vector<std::string_view> aliases = {}) {
+  return {
+      .name = name,
+      .aliases = std::move(aliases),
+      .in_template = in_template,
+      .parser =
+          [](std::shared_ptr<const ToolFunctions> functions) { return make_call_parser(format, std::move(functions)); },
+      .build = [](grammar::Builder& builder, const CallGrammar& calls,
+                  const grammar::CompileContext& context) { return build_calls(builder, format, calls, context); }};
+}
+
+// Whether the source of a template has all of the texts, and none of `others`.
+inline bool has_texts(std::string_view source, std::initializer_list<std::string_view> all,
+                      std::initializer_list<std::string_view> others = {}) {
+  const auto has = [&](std::string_view text) { return source.find(text) != std::string_view::npos; };
+  return std::ranges::all_of(all, has) && std::ranges::none_of(others, has);
+}
+
+// The text of a mark. What of it is a special token may be written as the token.
+grammar::NodeId build_mark(grammar::Builder& builder, std::string_view mark, const grammar::CompileContext& context);
+// The schema of a function's arguments, which are always an object. Throws GrammarError if it is of another type.
+Json arguments_schema(const ToolFunction& function);
 
 // Bodies.
 
 // {"name": "f", "arguments": {...}}: an object with these keys, in this order for the grammar and in any order for the
 // parser, which also knows "parameters" and "arguments" as names of each other, arguments as a string that holds JSON,
-// and {"type": "function", "function": {...}} around it.
+// and {"type": "function", "function": {...}} around it. Arguments may be missing in a call of a known function.
 struct JsonCallKeys {
-  std::string name = "name", arguments = "arguments";
-  std::string id{};     // key of the call's id; empty: none
-  std::string open{};   // what the grammar writes before the name's key; empty: "{"
-  bool python = false;  // the parser also takes Python's literals (single quotes, True, None)
+  std::string name = "name";  // empty: {"f": {...}}, the key is the name
+  std::string arguments = "arguments";
+  std::string id{};  // key of the call's id, which the grammar writes first as a number; empty: none
 };
 std::shared_ptr<const CallBody> json_body(JsonCallKeys keys = {});
 
 // name{between}{...}: the name of the function, a text, the arguments as JSON. `prefix` comes before the name. The name
-// ends where `between` begins. `id`, if not empty: the name is followed by `id` and the id of the call before `between`
-// (Mistral: "[CALL_ID]"). `namespaced`: the name is written functions.NAME:INDEX, which is also the id (Kimi K2).
+// has no white space, quotes or brackets. `between` may be missing. `id`, if not empty: the name may be followed by
+// `id` and the id of the call (Mistral: "[CALL_ID]"). `namespaced`: the name is written functions.NAME:INDEX, which is
+// also the id (Kimi K2).
 struct NamedCallMarks {
   std::string prefix{};
   std::string between{};

@@ -1,47 +1,12 @@
 // Calls in the syntax of Hermes: every split of an answer gives the same, and the grammar's answers are parsed.
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include "chat/tools/testing.h"
 
-#include "chat/tool_syntax.h"
-
-namespace sluice {
+namespace sluice::tool_testing {
 namespace {
 
-// Deltas put together: text, and per call its name and arguments.
-struct Parsed {
-  std::string text;
-  std::vector<std::pair<std::string, std::string>> calls;
-  bool operator==(const Parsed&) const = default;
-};
-
-void collect(std::vector<Delta>& deltas, Parsed& into) {
-  for (const Delta& delta : deltas) {
-    if (const auto* d = std::get_if<TextDelta>(&delta)) into.text += d->text;
-    if (const auto* d = std::get_if<ToolCallBegin>(&delta)) {
-      ASSERT_EQ(static_cast<size_t>(d->index), into.calls.size());
-      into.calls.emplace_back(d->name, "");
-    }
-    if (const auto* d = std::get_if<ToolCallArguments>(&delta))
-      into.calls.at(static_cast<size_t>(d->index)).second += d->json;
-  }
-  deltas.clear();
-}
-
-Parsed parse(const std::vector<std::string>& pieces) {
-  const auto parser = tool_syntax("hermes")->parser(nullptr);
-  Parsed out;
-  std::vector<Delta> deltas;
-  for (const std::string& piece : pieces) {
-    parser->push(piece, deltas);
-    collect(deltas, out);
-  }
-  parser->finish(deltas);
-  collect(deltas, out);
-  return out;
-}
-
-const std::vector<std::pair<std::string, Parsed>> kAnswers = {
+const std::vector<Answer> kAnswers = {
     {"Hello <b>world</b>\n", {"Hello <b>world</b>\n", {}}},
     {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}]\\\"{\", \"b\": [1, {}]}}\n</tool_call>",
      {"", {{"f", "{\"a\": \"}]\\\"{\", \"b\": [1, {}]}"}}}},
@@ -49,54 +14,52 @@ const std::vector<std::pair<std::string, Parsed>> kAnswers = {
      "\"arguments\": {\"x\": 1}}</tool_call>",
      {"Let me see.", {{"f", "{}"}, {"g", "{\"x\": 1}"}}}},
     {"<tool_call>{\"arguments\": {\"x\":1}, \"name\": \"g\"}</tool_call> done", {" done", {{"g", "{\"x\":1}"}}}},
-    {"a <tool_call>no call</tool_call>b", {"a <tool_call>no callb", {}}},
+    {"a <tool_call>no call</tool_call>b", {"a <tool_call>no call</tool_call>b", {}}},
     {"a <tool_call>{\"name\": 5}", {"a <tool_call>{\"name\": 5}", {}}},
     {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut", {"", {{"f", "{\"a\": \"cut"}}}},
     {"<tool_cal", {"<tool_cal", {}}},
-    {"<<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", {"<", {{"f", "{}"}}}}};
+    {"<<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", {"<", {{"f", "{}"}}}},
+    // An end that is missing, within an answer and at its end.
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {}}<tool_call>{\"name\": \"g\", \"parameters\": {}}",
+     {"", {{"f", "{}"}, {"g", "{}"}}}},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {}\n</tool_call>", {"", {{"f", "{}"}}}},
+    // Other forms of the object.
+    {"<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}}"
+     "</tool_call>\n",
+     {"", {{"f", "{\"a\": 1}"}}}},
+    {"<tool_call>{\"id\": [\"name\"], \"name\": \"f\\u00e9\", \"arguments\": null, \"x\": {}}</tool_call>",
+     {"", {{"fé", "{}"}}}},
+    {"<tool_call>{\"name\": \"f\"}</tool_call>", {"<tool_call>{\"name\": \"f\"}</tool_call>", {}}},
+    {"<tool_call>{\"name\": \"known\"}</tool_call>", {"", {{"known", "{}"}}}},
+    {"<tool_call><tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", {"<tool_call>", {{"f", "{}"}}}},
+};
 
-TEST(Hermes, EverySplitGivesTheSame) {
-  for (const auto& [text, expected] : kAnswers) {
-    EXPECT_EQ(parse({text}), expected) << text;
-    for (size_t i = 0; i <= text.size(); ++i)
-      EXPECT_EQ(parse({text.substr(0, i), text.substr(i)}), expected) << text << i;
-    std::vector<std::string> bytes;
-    for (const char c : text) bytes.emplace_back(1, c);
-    EXPECT_EQ(parse(bytes), expected) << text;
-  }
-}
+TEST(Hermes, EverySplitGivesTheSame) { expect_parsed("hermes", kAnswers, {{.name = "known"}}); }
 
 TEST(Hermes, HostileAnswersTakeLinearTime) {
-  for (const std::string& piece : {std::string("<"), std::string("<tool_call>"), std::string("{"),
-                                   std::string("<tool_call>{\"name\": \"f\", \"arguments\": {"), std::string(" ")}) {
-    std::vector<std::string> pieces(1'000'000 / piece.size(), piece);
-    pieces.insert(pieces.begin(), "<tool_call>{\"name\": \"");
-    const auto begin = std::chrono::steady_clock::now();
-    parse(pieces);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5)) << piece;
-  }
+  expect_linear("hermes", {"<tool_call>{\"name\": \""},
+                {"<", "<tool_call>", "{", "<tool_call>{\"name\": \"f\", \"arguments\": {", " "});
+  expect_linear("hermes", {"<tool_call>{\"arguments\": "},
+                {"<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "<tool_call>{\"arguments\": [",
+                 "<tool_call>{\"arguments\": \"<tool_call>{\\\"", "\":\"", "\",\":\":\""},
+                200'000);
 }
 
-std::shared_ptr<const grammar::Grammar> calls(bool required, bool parallel) {
-  grammar::Budget budget;
+CallGrammar calls(bool required, bool parallel) {
   const Json weather = {{"type", "object"},
                         {"properties", {{"city", {{"type", "string"}}}}},
                         {"required", {"city"}},
                         {"additionalProperties", false}};
-  const CallGrammar calls{.functions = {{.name = "get_weather", .parameters = weather}, {.name = "stop"}},
-                          .required = required,
-                          .parallel = parallel};
-  return grammar::compile("tool_calls", tool_calls_grammar("hermes", calls), {.budget = budget});
-}
-
-bool accepts(const std::shared_ptr<const grammar::Grammar>& grammar, const std::string& text) {
-  static const auto tokens =
-      std::make_shared<const grammar::Vocabulary>(std::vector<std::string>(), grammar::Vocabulary::Options{});
-  grammar::Matcher m(grammar, tokens);
-  return m.accept(text) && m.complete();
+  return {.functions = {{.name = "get_weather", .parameters = weather}, {.name = "stop"}},
+          .required = required,
+          .parallel = parallel};
 }
 
 TEST(Hermes, GrammarHasWhatTheParserReads) {
+  const auto accepts = [](const CallGrammar& calls, const std::string& text) {
+    return tool_testing::accepts("hermes", calls, text) &&
+           tool_testing::accepts("hermes", calls, text, {"<tool_call>", "</tool_call>"});
+  };
   const std::string one =
       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
   const std::string two = one + "\n<tool_call>\n{\"name\": \"stop\", \"arguments\": {}}\n</tool_call>";
@@ -109,7 +72,24 @@ TEST(Hermes, GrammarHasWhatTheParserReads) {
   EXPECT_FALSE(accepts(calls(false, true), "<tool_call>\n{\"name\": \"other\", \"arguments\": {}}\n</tool_call>"));
   EXPECT_FALSE(
       accepts(calls(false, true), "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {}}\n</tool_call>"));
-  EXPECT_EQ(parse({two}).calls.size(), 2u);
+}
+
+TEST(Hermes, AnswersOfTheGrammarAreParsed) {
+  expect_round_trip("hermes");
+  expect_round_trip("hermes", {.special = {"<tool_call>", "</tool_call>"}});
+}
+
+TEST(Hermes, ArgumentsAreObjects) {
+  const auto accepts = [](const Json& parameters, const std::string& arguments) {
+    const CallGrammar calls{.functions = {{.name = "f", .parameters = parameters}}, .required = true};
+    return tool_testing::accepts("hermes", calls,
+                                 "<tool_call>\n{\"name\": \"f\", \"arguments\": " + arguments + "}\n</tool_call>");
+  };
+  EXPECT_TRUE(accepts(Json(), "{\"a\": 1}"));
+  EXPECT_TRUE(accepts(Json::object(), "{\"a\": 1}"));
+  EXPECT_FALSE(accepts(Json::object(), "1"));
+  EXPECT_FALSE(accepts({{"type", {"object", "null"}}}, "null"));
+  EXPECT_THROW(accepts({{"type", "string"}}, "\"\""), grammar::GrammarError);
 }
 
 TEST(Hermes, IsFoundInTemplates) {
@@ -118,4 +98,4 @@ TEST(Hermes, IsFoundInTemplates) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tool_testing
