@@ -11,6 +11,8 @@
 // missing end of a section or call. What turns out to be no call is text, its marks included.
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -68,12 +70,13 @@ struct CallFormat {
   std::vector<std::string> section_begin{}, section_end{};
   std::vector<std::string> call_begin{}, call_end{};
   std::string separator{};  // between calls of a section; its trimmed text may also be missing
-  // The calls of a section are a JSON array. The parser also takes a call without brackets.
+  // The calls of a section are a JSON array. The parser also takes a single call without brackets.
   bool list = false;
   // Not empty: an answer may begin with calls without section_begin, and the grammar writes them so. The first visible
   // character of the answer must then be one of these, or else the answer begins with text.
   std::string_view bare{};
-  bool text_after = true;  // text and further sections may follow a section; else the answer ends with it
+  std::vector<std::string> ignored{};  // marks in a text that are no part of it, such as those around an answer
+  bool text_after = true;              // text and further sections may follow a section; else the answer ends with it
   std::shared_ptr<const CallBody> body{};
 };
 
@@ -96,6 +99,13 @@ ToolSyntax call_syntax(std::string_view name, bool (*in_template)(std::string_vi
                   const grammar::CompileContext& context) { return build_calls(builder, format, calls, context); }};
 }
 
+// Whether the source of a template has all of the texts, and none of `others`.
+inline bool has_texts(std::string_view source, std::initializer_list<std::string_view> all,
+                      std::initializer_list<std::string_view> others = {}) {
+  const auto has = [&](std::string_view text) { return source.find(text) != std::string_view::npos; };
+  return std::ranges::all_of(all, has) && std::ranges::none_of(others, has);
+}
+
 // The text of a mark. What of it is a special token may be written as the token.
 grammar::NodeId build_mark(grammar::Builder& builder, std::string_view mark, const grammar::CompileContext& context);
 // The schema of a function's arguments, which are always an object. Throws GrammarError if it is of another type.
@@ -109,13 +119,14 @@ Json arguments_schema(const ToolFunction& function);
 struct JsonCallKeys {
   std::string name = "name";  // empty: {"f": {...}}, the key is the name
   std::string arguments = "arguments";
-  std::string id{};  // key of the call's id, which the grammar writes first; empty: none
+  std::string index{};  // key of the call's number, which the grammar writes first; empty: none
 };
 std::shared_ptr<const CallBody> json_body(JsonCallKeys keys = {});
 
 // name{between}{...}: the name of the function, a text, the arguments as JSON. `prefix` comes before the name. The name
-// ends where `between` begins. `id`, if not empty: the name is followed by `id` and the id of the call before `between`
-// (Mistral: "[CALL_ID]"). `namespaced`: the name is written functions.NAME:INDEX, which is also the id (Kimi K2).
+// has no white space, quotes or brackets. `between` may be missing. `id`, if not empty: the name may be followed by
+// `id` and the id of the call (Mistral: "[CALL_ID]"). `namespaced`: the name is written functions.NAME:INDEX, which is
+// also the id (Kimi K2).
 struct NamedCallMarks {
   std::string prefix{};
   std::string between{};

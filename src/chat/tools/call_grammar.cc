@@ -64,10 +64,15 @@ class Calls {
 
   NodeId optional() {
     const NodeId answer = b_.declare("answer");
-    const NodeId section_or_call = has_section() ? section() : body_end_;
-    const NodeId then = parallel_ && format_.text_after ? join({section_or_call, answer}) : section_or_call;
+    const bool more = parallel_ && format_.text_after;
+    const NodeId then = join({has_section() ? section()
+                              : more        ? body_end_
+                                            : further_calls(),
+                              more ? answer : b_.empty()});
     const std::vector<std::string>& marks = has_section() ? format_.section_begin : format_.call_begin;
-    b_.define(answer, b_.free_text(ends(marks, then), false));
+    std::vector<Builder::End> all = ends(marks, then);
+    for (Builder::End& end : ends(format_.ignored, answer)) add(std::move(end), all);
+    b_.define(answer, b_.free_text(std::move(all), false));
     return format_.bare.empty() ? answer : bare(marks, then, answer);
   }
 
@@ -86,6 +91,12 @@ class Calls {
     return b_.separated(join({begin, body_end_}), separator, 1, parallel_ ? -1 : 1);
   }
 
+  // A call behind its mark, and those that follow it.
+  NodeId further_calls() {
+    const NodeId call = join({build_mark(b_, format_.separator, context_), mark_of_call(), body_end_});
+    return join({body_end_, b_.repeat(call, 0, parallel_ ? -1 : 0)});
+  }
+
   // What comes behind section_begin.
   NodeId section() {
     const NodeId all = calls(mark_of_call());
@@ -99,15 +110,26 @@ class Calls {
     for (const std::string& mark : marks) {
       const std::string trimmed = TextMarks::trimmed(mark);
       const NodeId rest = join({b_.literal(mark.substr(mark.find(trimmed) + trimmed.size())), then});
-      ends.push_back({.bytes = trimmed, .special = {}, .then = rest});
+      add({.bytes = trimmed, .special = {}, .then = rest}, ends);
       const std::vector<Piece> pieces = pieces_of(trimmed, context_);
       if (!pieces.front().token) continue;
       std::vector<NodeId> parts;
       for (size_t i = 1; i < pieces.size(); ++i) parts.push_back(node_of(b_, pieces[i]));
       parts.push_back(rest);
-      ends.push_back({.bytes = {}, .special = pieces.front().token, .then = b_.sequence(parts)});
+      add({.bytes = {}, .special = pieces.front().token, .then = b_.sequence(parts)}, ends);
     }
     return ends;
+  }
+
+  // Marks may begin with the same token.
+  void add(Builder::End end, std::vector<Builder::End>& ends) {
+    for (Builder::End& other : ends) {
+      if (other.bytes != end.bytes || other.special != end.special) continue;
+      const NodeId either[] = {other.then, end.then};
+      other.then = b_.choice(either);
+      return;
+    }
+    ends.push_back(std::move(end));
   }
 
   // An answer that is calls at once, or a text whose first visible character begins no call. `answer`: any text.

@@ -20,7 +20,8 @@ class CallParser final : public OutputParser, private CallSink {
         call_begin_(format.call_begin),
         call_end_(format.call_end),
         separator_(TextMarks::trimmed(format.separator)),
-        begin_(section_begin_.empty() ? call_begin_ : section_begin_),
+        begin_(with(format.section_begin.empty() ? format.call_begin : format.section_begin, format.ignored)),
+        ignored_(format.ignored),
         state_(format.bare.empty() ? State::kText : State::kStart) {}
 
   void push(std::string text, std::vector<Delta>& deltas) override {
@@ -91,6 +92,10 @@ class CallParser final : public OutputParser, private CallSink {
     }
   }
 
+  static std::vector<std::string> with(std::vector<std::string> marks, const std::vector<std::string>& others) {
+    marks.insert(marks.end(), others.begin(), others.end());
+    return marks;
+  }
   bool to(State state) {
     state_ = state;
     return true;
@@ -120,6 +125,11 @@ class CallParser final : public OutputParser, private CallSink {
     text_up_to(found.at);
     if (found.size == 0) return false;
     at_ = retry_ = found.at + found.size;
+    if (ignored_.has(std::string_view(held_).substr(found.at, found.size))) {
+      emit(found.at);
+      taken();
+      return true;
+    }
     first_ = true, list_ = false;
     return to(section_begin_.empty() ? State::kBody : State::kOpen);
   }
@@ -200,6 +210,7 @@ class CallParser final : public OutputParser, private CallSink {
       taken();
       return to(State::kSectionEnd);
     }
+    if (format_.list && !list_) return to(State::kSectionEnd);
     const auto size = match(separator_);
     if (size == TextMarks::kPartial) return false;
     if (size != TextMarks::kNone) {
@@ -207,7 +218,8 @@ class CallParser final : public OutputParser, private CallSink {
       return to(State::kCall);
     }
     if (list_) return to(State::kSectionEnd);
-    return section_begin_.empty() && format_.bare.empty() ? fail() : to(State::kCall);
+    // Without a mark between them, calls follow each other only in a section that has an end.
+    return call_begin_.empty() && separator_.empty() && section_end_.empty() ? fail() : to(State::kCall);
   }
 
   void begin(std::string name, std::string id) override {
@@ -223,7 +235,8 @@ class CallParser final : public OutputParser, private CallSink {
   const CallFormat& format_;
   const std::shared_ptr<const ToolFunctions> functions_;
   const TextMarks section_begin_, section_end_, call_begin_, call_end_, separator_;
-  const TextMarks begin_;  // what begins a section in a text
+  const TextMarks begin_;    // what begins a section in a text, and what is ignored there
+  const TextMarks ignored_;  // not a part of a text
   State state_;
   std::vector<Delta>* deltas_ = nullptr;  // of the call that runs
   std::unique_ptr<BodyReader> reader_;

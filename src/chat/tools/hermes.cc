@@ -7,13 +7,13 @@ namespace {
 const CallFormat format{
     .call_begin = {"<tool_call>\n"}, .call_end = {"\n</tool_call>"}, .separator = "\n", .body = json_body()};
 
+// Others use the same tags around calls that are not JSON, or lists.
 bool in_template(std::string_view source) {
-  const auto has = [source](std::string_view text) { return source.find(text) != std::string_view::npos; };
-  // Others use the same tags around calls that are not JSON.
-  return has("<tool_call>") && has("arguments") && !has("<function=") && !has("<arg_key>");
+  return has_texts(source, {"<tool_call>", "arguments"},
+                   {"<function=", "<arg_key>", "<response>", "<|tool_call|>", "<longcat_tool_call>"});
 }
 
-const ToolSyntax syntax = call_syntax<format>("hermes", in_template);
+const ToolSyntax syntax = call_syntax<format>("hermes", in_template, {"qwen", "qwen25", "granite4"});
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace

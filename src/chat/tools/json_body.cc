@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "chat/tools/arguments_stream.h"
 #include "chat/tools/call_format.h"
 #include "chat/tools/json_scanner.h"
 #include "grammar/json_schema/emit.h"
@@ -133,9 +134,6 @@ class JsonBodyReader final : public BodyReader {
         const Json name = parse_json(text);
         if (!name.is_string() || name.get_ref<const std::string&>().empty()) return fail();
         name_ = name.get<std::string>();
-      } else if (!keys_.id.empty() && key_ == keys_.id) {
-        const Json id = parse_json(text);
-        id_ = id.is_string() ? id.get<std::string>() : dump_json(id);
       } else if (is_arguments() && arguments_.empty()) {
         arguments_ = arguments_of(text);
       }
@@ -147,24 +145,11 @@ class JsonBodyReader final : public BodyReader {
     sink.arguments(std::move(arguments_));
   }
 
-  // Gives the arguments up to their last bracket, whatever is between.
   void stream(std::string_view text, CallSink& sink) {
-    const size_t begin = at_;
-    for (bool ends = false; at_ < text.size() && !ends; ++at_) {
-      const char c = text[at_];
-      if (in_string_) {
-        in_string_ = escaped_ || c != '"';
-        escaped_ = !escaped_ && c == '\\';
-      } else if (c == '"') {
-        in_string_ = true;
-      } else if (c == '{' || c == '[') {
-        ++brackets_;
-      } else if (c == '}' || c == ']') {
-        ends = --brackets_ == 0;
-        if (ends) state_ = State::kNext;
-      }
-    }
-    sink.arguments(std::string(text.substr(begin, at_ - begin)));
+    const size_t size = stream_.push(text.substr(at_));
+    sink.arguments(std::string(text.substr(at_, size)));
+    at_ += size;
+    if (stream_.ended()) state_ = State::kNext;
   }
 
   void close(CallSink& sink) {
@@ -180,7 +165,7 @@ class JsonBodyReader final : public BodyReader {
   bool is_arguments() const { return key_ == keys_.arguments || key_ == "arguments" || key_ == "parameters"; }
   void begin(CallSink& sink) {
     begun_ = true;
-    sink.begin(name_, id_);
+    sink.begin(name_, {});
   }
   // What follows arguments without being JSON is not a part of the call.
   void fail() { state_ = begun_ ? State::kDone : State::kOther; }
@@ -193,10 +178,9 @@ class JsonBodyReader final : public BodyReader {
   bool in_key_ = false;
   JsonScanner scanner_;
   int depth_ = 0;  // braces around the members
-  std::string key_, name_, id_, arguments_;
+  std::string key_, name_, arguments_;
   bool begun_ = false;
-  int64_t brackets_ = 0;  // of the arguments
-  bool in_string_ = false, escaped_ = false;
+  ArgumentsStream stream_;
 };
 
 class JsonBody final : public CallBody {
@@ -211,11 +195,9 @@ class JsonBody final : public CallBody {
                         const grammar::CompileContext& context) const override {
     const auto text = [](const std::string& s) { return dump_json(Json(s)); };
     std::vector<grammar::NodeId> parts = {b.literal("{")};
-    if (!keys_.id.empty()) {
-      const auto id = grammar::parse_regex("[0-9A-Za-z_-]{1,40}", grammar::RegexSyntax::kEcma, true, context.budget);
-      for (const grammar::NodeId part : {b.literal(text(keys_.id) + ": \""), b.regular(id), b.literal("\", ")}) {
-        parts.push_back(part);
-      }
+    if (!keys_.index.empty()) {
+      const auto digits = grammar::parse_regex("[0-9]{1,3}", grammar::RegexSyntax::kEcma, true, context.budget);
+      parts.insert(parts.end(), {b.literal(text(keys_.index) + ": \""), b.regular(digits), b.literal("\", ")});
     }
     if (keys_.name.empty()) {
       parts.push_back(b.literal(text(function.name) + ": "));

@@ -18,6 +18,8 @@ TextMarks::TextMarks(const std::vector<std::string>& marks) {
   std::ranges::sort(marks_, std::ranges::greater(), &std::string::size);
 }
 
+bool TextMarks::has(std::string_view mark) const { return std::ranges::find(marks_, mark) != marks_.end(); }
+
 TextMarks::Match TextMarks::match(std::string_view text, bool last) const {
   for (const std::string& mark : marks_) {
     if (text.starts_with(mark)) return mark.size();

@@ -17,6 +17,7 @@ class TextMarks {
   explicit TextMarks(const std::vector<std::string>& marks);
   explicit TextMarks(const std::string& mark) : TextMarks(std::vector<std::string>{mark}) {}
   bool empty() const { return marks_.empty(); }
+  bool has(std::string_view mark) const;
 
   // The mark that `text` begins with: its size, kNone, or kPartial if text to come decides. `last`: no text comes.
   using Match = size_t;

@@ -37,10 +37,12 @@ const std::vector<Answer> kAnswers = {
 TEST(Hermes, EverySplitGivesTheSame) { expect_parsed("hermes", kAnswers, {{.name = "known"}}); }
 
 TEST(Hermes, HostileAnswersTakeLinearTime) {
-  expect_linear("hermes", {"<tool_call>{\"name\": \"", "<tool_call>{\"arguments\": "},
-                {"<", "<tool_call>", "{", "<tool_call>{\"name\": \"f\", \"arguments\": {", " ",
-                 "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "<tool_call>{\"arguments\": [",
-                 "<tool_call>{\"arguments\": \"<tool_call>{\\\"", "\":\"", "\",\":\":\""});
+  expect_linear("hermes", {"<tool_call>{\"name\": \""},
+                {"<", "<tool_call>", "{", "<tool_call>{\"name\": \"f\", \"arguments\": {", " "});
+  expect_linear("hermes", {"<tool_call>{\"arguments\": "},
+                {"<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "<tool_call>{\"arguments\": [",
+                 "<tool_call>{\"arguments\": \"<tool_call>{\\\"", "\":\"", "\",\":\":\""},
+                200'000);
 }
 
 CallGrammar calls(bool required, bool parallel) {
@@ -93,13 +95,6 @@ TEST(Hermes, ArgumentsAreObjects) {
 TEST(Hermes, IsFoundInTemplates) {
   EXPECT_NE(find_tool_syntax("<tool_call>{{ call.arguments }}</tool_call>"), nullptr);
   EXPECT_EQ(find_tool_syntax("{{ messages }}"), nullptr);
-}
-
-TEST(Hermes, ReadsWhatTemplatesWrite) {
-  for (const char* file : {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use.jinja", "Qwen-Qwen2.5-7B-Instruct.jinja",
-                           "Bielik-11B-v3.0-Instruct.jinja"}) {
-    expect_template_calls("hermes", {.file = file, .begin = "<|im_start|>assistant\n", .end = "<|im_end|>"});
-  }
 }
 
 }  // namespace

@@ -33,10 +33,10 @@ struct Answer {
 // Parses the answers whole, byte by byte, and split in two at every place.
 void expect_parsed(std::string_view syntax, const std::vector<Answer>& answers, const ToolFunctions& functions = {});
 
-// Parses 1 MB of each piece, repeated, behind each of the beginnings and alone, whole and byte by byte. The time must
-// be linear, and all must come out as text unless there is a call.
+// Parses each piece, repeated up to a size, behind each of the beginnings and alone, whole and byte by byte. The time
+// must be linear, and all must come out as text unless there is a call.
 void expect_linear(std::string_view syntax, const std::vector<std::string>& beginnings,
-                   const std::vector<std::string>& pieces);
+                   const std::vector<std::string>& pieces, size_t size = 1'000'000);
 
 // Whether the text is an answer that the grammar of `calls` allows. `special`: texts that are special tokens, written
 // as such wherever they are in the text; none: all is ordinary text.
@@ -58,7 +58,7 @@ void expect_round_trip(std::string_view syntax, const RoundTrip& options = {});
 // Skips the test, with a reason, where the goldens are missing.
 struct TemplateCalls {
   std::string file;        // "Qwen3-Coder.jinja"
-  std::string begin, end;  // "<|im_start|>assistant\n", "<|im_end|>"
+  std::string begin, end;  // "<|im_start|>assistant\n", "<|im_end|>"; empty: the end of the text
   int calls = 2;           // of the message
   std::string content{};   // of the message, before the calls
 };
