@@ -5,8 +5,6 @@
 namespace sluice {
 namespace {
 
-constexpr auto kNone = std::string_view::npos;
-
 CallFormat dsml(const std::string& section) {
   return {.section_begin = {"<｜DSML｜" + section + ">\n"},
           .section_end = {"\n</｜DSML｜" + section + ">"},
@@ -24,10 +22,8 @@ CallFormat dsml(const std::string& section) {
 
 const CallFormat function_calls = dsml("function_calls"), tool_calls = dsml("tool_calls");
 
-bool is_v32(std::string_view source) { return source.find("DSML") != kNone && source.find("function_calls>") != kNone; }
-bool is_v4(std::string_view source) {
-  return source.find("DSML") != kNone && source.find("tool_calls>") != kNone && !is_v32(source);
-}
+bool is_v32(std::string_view source) { return has_texts(source, {"DSML", "function_calls>"}); }
+bool is_v4(std::string_view source) { return has_texts(source, {"DSML", "tool_calls>"}, {"function_calls>"}); }
 
 const ToolSyntax v32 = call_syntax<function_calls>("deepseek_v32", is_v32);
 const ToolSyntax v4 = call_syntax<tool_calls>("deepseek_v4", is_v4);

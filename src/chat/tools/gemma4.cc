@@ -8,10 +8,8 @@ const CallFormat gemma{.call_begin = {"<|tool_call>"}, .call_end = {"<tool_call|
 const CallFormat function_gemma{
     .call_begin = {"<start_function_call>"}, .call_end = {"<end_function_call>"}, .body = gemma_body("<escape>")};
 
-bool is_gemma(std::string_view source) { return source.find("<|tool_call>call:") != std::string_view::npos; }
-bool is_function_gemma(std::string_view source) {
-  return source.find("<start_function_call>call:") != std::string_view::npos;
-}
+bool is_gemma(std::string_view source) { return has_texts(source, {"<|tool_call>call:"}); }
+bool is_function_gemma(std::string_view source) { return has_texts(source, {"<start_function_call>call:"}); }
 
 const ToolSyntax gemma4 = call_syntax<gemma>("gemma4", is_gemma);
 const ToolSyntax functiongemma = call_syntax<function_gemma>("functiongemma", is_function_gemma);

@@ -5,8 +5,6 @@
 namespace sluice {
 namespace {
 
-constexpr auto kNone = std::string_view::npos;
-
 CallFormat glm(const std::string& space) {
   return {.call_begin = {"<tool_call>"},
           .call_end = {"</tool_call>"},
@@ -21,10 +19,8 @@ CallFormat glm(const std::string& space) {
 
 const CallFormat lines = glm("\n"), no_lines = glm("");
 
-bool has_lines(std::string_view source) {
-  return source.find("<arg_key>") != kNone && source.find("</arg_key><arg_value>") == kNone;
-}
-bool has_no_lines(std::string_view source) { return source.find("</arg_key><arg_value>") != kNone; }
+bool has_lines(std::string_view source) { return has_texts(source, {"<arg_key>"}, {"</arg_key><arg_value>"}); }
+bool has_no_lines(std::string_view source) { return has_texts(source, {"</arg_key><arg_value>"}); }
 
 const ToolSyntax glm45 = call_syntax<lines>("glm45", has_lines);
 const ToolSyntax glm47 = call_syntax<no_lines>("glm47", has_no_lines);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "chat/tools/call_format.h"
 #include "chat/tools/json_pieces.h"
 #include "chat/tools/text_marks.h"
 
@@ -209,10 +210,7 @@ class HarmonyParser final : public OutputParser {
   int call_ = -1;
 };
 
-bool in_template(std::string_view source) {
-  const auto has = [source](std::string_view text) { return source.find(text) != std::string_view::npos; };
-  return has(kStart) && has(kChannel);
-}
+bool in_template(std::string_view source) { return has_texts(source, {kStart, kChannel}); }
 
 const ToolSyntax syntax{.name = "openai",
                         .aliases = {"gpt_oss", "gpt-oss", "harmony"},

@@ -16,7 +16,7 @@ const CallFormat format{.section_begin = {"<minimax:tool_call>\n"},
                                              .body_end = "</invoke>",
                                              .strip_newlines = false})};
 
-bool in_template(std::string_view source) { return source.find("<minimax:tool_call>") != std::string_view::npos; }
+bool in_template(std::string_view source) { return has_texts(source, {"<minimax:tool_call>"}); }
 
 const ToolSyntax syntax = call_syntax<format>("minimax_m2", in_template, {"minimax-m2"});
 const Registry<ToolSyntax> registered{syntax};

@@ -4,11 +4,9 @@
 namespace sluice {
 namespace {
 
-constexpr auto kNone = std::string_view::npos;
-
 const CallFormat bare{.separator = ", ", .list = true, .bare = "[", .text_after = false, .body = python_body()};
 const CallFormat llama4{.section_begin = {"<|python_start|>"},
-                        .section_end = {"<|python_end|>"},
+                        .section_end = {"", "<|python_end|>"},
                         .separator = ", ",
                         .list = true,
                         .bare = "[",
@@ -24,17 +22,14 @@ const CallFormat lfm{.section_begin = {"<|tool_call_start|>"},
                      .list = true,
                      .body = python_body()};
 
-// What templates tell the model to write.
-bool asks_for_python(std::string_view source) { return source.find("[func_name1(params_name1=") != kNone; }
-bool has_python_start(std::string_view source) { return source.find("<|python_start|>") != kNone; }
+// Templates for calls in Python tell the model so.
+constexpr std::string_view kExample = "[func_name1(params_name1=";
 
-bool is_bare(std::string_view source) { return asks_for_python(source) && !has_python_start(source); }
-bool is_llama4(std::string_view source) { return asks_for_python(source) && has_python_start(source); }
-bool is_olmo3(std::string_view source) {
-  return source.find("<function_calls>") != kNone && source.find("DSML") == kNone;
-}
+bool is_bare(std::string_view source) { return has_texts(source, {kExample}, {"<|python_start|>"}); }
+bool is_llama4(std::string_view source) { return has_texts(source, {kExample, "<|python_start|>"}); }
+bool is_olmo3(std::string_view source) { return has_texts(source, {"<function_calls>"}, {"DSML"}); }
 bool is_lfm2(std::string_view source) {
-  return source.find("<|tool_call_start|>") != kNone || source.find("\"List of tools: ") != kNone;
+  return has_texts(source, {"<|tool_call_start|>"}) || has_texts(source, {"\"List of tools: "});
 }
 
 const ToolSyntax pythonic = call_syntax<bare>("pythonic", is_bare);

@@ -5,8 +5,6 @@
 namespace sluice {
 namespace {
 
-constexpr auto kNone = std::string_view::npos;
-
 const CallFormat format{.call_begin = {"<tool_call>\n"},
                         .call_end = {"\n</tool_call>"},
                         .separator = "\n",
@@ -18,9 +16,7 @@ const CallFormat format{.call_begin = {"<tool_call>\n"},
                                              .value_end = "\n</parameter>\n",
                                              .body_end = "</function>"})};
 
-bool in_template(std::string_view source) {
-  return source.find("<tool_call>") != kNone && source.find("<function=") != kNone;
-}
+bool in_template(std::string_view source) { return has_texts(source, {"<tool_call>", "<function="}); }
 
 const ToolSyntax syntax = call_syntax<format>("qwen3_coder", in_template, {"qwen3_xml", "step3p5"});
 const Registry<ToolSyntax> registered{syntax};

@@ -15,7 +15,7 @@ const CallFormat format{.call_begin = {"<seed:tool_call>\n"},
                                              .body_end = "</function>",
                                              .strip_newlines = false})};
 
-bool in_template(std::string_view source) { return source.find("<seed:tool_call>") != std::string_view::npos; }
+bool in_template(std::string_view source) { return has_texts(source, {"<seed:tool_call>"}); }
 
 const ToolSyntax syntax = call_syntax<format>("seed_oss", in_template);
 const Registry<ToolSyntax> registered{syntax};

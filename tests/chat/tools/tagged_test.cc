@@ -147,6 +147,17 @@ TEST(Tagged, DsmlSaysWhichValuesAreStrings) {
                 functions());
 }
 
+TEST(Tagged, StringsComeInPieces) {
+  const auto parser = tool_syntax("qwen3_coder")->parser(std::make_shared<const ToolFunctions>(functions()));
+  std::vector<Delta> deltas;
+  parser->push("<tool_call>\n<function=f>\n<parameter=city>\nNew \"Yo", deltas);
+  std::string json;
+  for (const Delta& delta : deltas) {
+    if (const auto* arguments = std::get_if<ToolCallArguments>(&delta)) json += arguments->json;
+  }
+  EXPECT_EQ(json, "{\"city\": \"New \\\"Yo");
+}
+
 TEST(Tagged, HostileAnswersTakeLinearTime) {
   expect_linear("qwen3_coder",
                 {"<tool_call>",
