@@ -45,7 +45,11 @@ Constraints::Constraints(const Tokenizer& tokenizer, int width, std::vector<Toke
     : tokenizer_(tokenizer),
       width_(width),
       end_tokens_(std::move(end_tokens)),
-      compiler_({.threads = 2, .special = [&tokenizer](std::string_view text) { return tokenizer.token_id(text); }}) {}
+      compiler_({.threads = 2, .special = [&tokenizer](std::string_view text) -> std::optional<TokenId> {
+                   // Other tokens have a text, by which grammars know them.
+                   const std::optional<TokenId> id = tokenizer.token_id(text);
+                   return id && tokenizer.is_special(*id) ? id : std::nullopt;
+                 }}) {}
 
 std::shared_ptr<const grammar::Vocabulary> Constraints::vocabulary() {
   const std::scoped_lock lock(mutex_);

@@ -143,6 +143,7 @@ struct TaggedCallMarks {
   std::string name_begin{}, name_end{};            // <function=f>
   std::string parameter_begin{}, parameter_end{};  // before and after the key: <parameter=k>
   std::string value_begin{};                       // between parameter_end and the value, as in <arg_value>
+  std::string string_begin{};                      // the same before strings, where values say that they are strings
   std::string value_end{};                         // </parameter>
   std::string separator{};                         // between parameters
   std::string body_end{};                          // </function>; empty: the call's end ends the body
@@ -152,5 +153,8 @@ std::shared_ptr<const CallBody> tagged_body(TaggedCallMarks marks);
 
 // f(a=1, b="x"): a call in Python with keyword arguments of literals.
 std::shared_ptr<const CallBody> python_body();
+
+// call:f{a:1,b:<|"|>x<|"|>}: a call in the notation of Gemma. `quote` stands around strings.
+std::shared_ptr<const CallBody> gemma_body(std::string_view quote);
 
 }  // namespace sluice

@@ -26,7 +26,7 @@ const Automaton& string_character() {
 class Emitter {
  public:
   Emitter(Builder& builder, Document& document, const JsonStyle& style)
-      : builder_(builder), document_(document), budget_(document.budget()) {
+      : builder_(builder), document_(document), budget_(document.budget()), style_(style) {
     const Automaton space = style.compact
                                 ? Automaton::literal("")
                                 : parse_regex(fmt::format("[ \\t]{{0,2}}(?:\\r?\\n[ \\t]{{0,{}}})?", kMostIndentation),
@@ -41,7 +41,7 @@ class Emitter {
     close_list_ = regular(space, "]", none);
     open_object_ = regular(none, "{", space);
     close_object_ = regular(space, "}", none);
-    string_ = builder_.regular(json_string(any_text(), budget_));
+    string_ = style_.string ? style_.string({}) : json_string_text(builder_, {}, budget_);
     number_ = builder_.regular(any_number());
   }
 
@@ -51,6 +51,27 @@ class Emitter {
     const NodeId declared = place->second = builder_.declare("value");
     todo_.push_back({goal, declared});
     return declared;
+  }
+
+  // The members of the objects among the root's values.
+  NodeId root_members(const MemberStyle& style) {
+    const auto value_of = [&](const Goal& goal, const std::string& name) {
+      return style.value(forms(goal), "schema.properties." + name);
+    };
+    std::vector<NodeId> choices;
+    const Alternatives alternatives = document_.normal_form(document_.root());
+    for (const Alternative& one : alternatives) {
+      if (one.type != Type::kObject) continue;
+      Members members = members_of(one, style.key, value_of);
+      members.colon = style.colon;
+      members.separator = style.separator;
+      if (members.least == 0 && one.required.empty()) choices.push_back(builder_.empty());
+      members.least = std::max(members.least, 1);
+      const NodeId parts[] = {style.first, builder_.members(std::move(members))};
+      choices.push_back(builder_.sequence(parts));
+    }
+    if (choices.empty()) throw GrammarError("schema: allows no object");
+    return builder_.choice(choices);
   }
 
   // Values are written one after the other, so that their nesting takes no stack.
@@ -66,14 +87,40 @@ class Emitter {
   }
 
  private:
+  ValueForms forms(const Goal& goal) {
+    static const Json kString = {{"type", "string"}};
+    ValueForms forms;
+    bool yes = false, no = false;
+    const Alternatives alternatives = document_.normal_form(goal);
+    for (const Alternative& a : alternatives) {
+      const bool bounded = a.least > 0 || a.most >= 0;
+      if (a.type == Type::kString) forms.strings.push_back({.texts = a.string, .least = a.least, .most = a.most});
+      if (a.type == Type::kNumber) forms.number = true, forms.any_number |= !a.number;
+      if (a.type == Type::kTrue) forms.boolean = yes = true;
+      if (a.type == Type::kFalse) forms.boolean = no = true;
+      if (a.type == Type::kArray) {
+        forms.array = true;
+        forms.any_array |= !bounded && a.items.empty() && a.contains.empty() && !a.unique;
+      }
+      if (a.type == Type::kObject) {
+        forms.object = true;
+        forms.any_object |= !bounded && a.members.empty() && a.required.empty() && !a.names && a.implied.empty();
+      }
+    }
+    forms.any_boolean = yes && no;
+    const Goal others = both(goal, {{&kString, true}});
+    if (!document_.impossible(others)) forms.others = value(others);
+    return forms;
+  }
+
   NodeId emit(const Alternative& a) {
     switch (a.type) {
       case Type::kNull:
-        return builder_.literal("null");
+        return builder_.literal(style_.null);
       case Type::kTrue:
-        return builder_.literal("true");
+        return builder_.literal(style_.true_text);
       case Type::kFalse:
-        return builder_.literal("false");
+        return builder_.literal(style_.false_text);
       case Type::kNumber:
         return a.number ? builder_.regular(*a.number) : number_;
       case Type::kString:
@@ -87,17 +134,9 @@ class Emitter {
   }
 
   NodeId string(const Alternative& a) {
-    const bool bounded = a.least > 0 || a.most >= 0;
-    if (!a.string && !bounded) return string_;
-    if (a.string) {
-      Automaton texts = *a.string;
-      if (bounded) texts = intersect(texts, text_of_length(a.least, a.most, budget_), budget_);
-      return builder_.regular(json_string(texts, budget_));
-    }
-    const NodeId parts[] = {builder_.literal("\""),
-                            builder_.repeat(builder_.regular(string_character()), a.least, a.most),
-                            builder_.literal("\"")};
-    return builder_.sequence(parts);
+    const Strings strings = {.texts = a.string, .least = a.least, .most = a.most};
+    if (!a.string && a.least == 0 && a.most < 0) return string_;
+    return style_.string ? style_.string(strings) : json_string_text(builder_, strings, budget_);
   }
 
   Goal item(const Alternative& a, size_t i) const {
@@ -202,8 +241,24 @@ class Emitter {
     return goal;
   }
 
+  Automaton key(const Automaton& names, const std::string* name) {
+    return style_.key ? style_.key(names, name) : json_string(names, budget_);
+  }
+
   NodeId object(const Alternative& a) {
-    Members members{.classes = {}, .colon = colon_, .separator = comma_, .least = a.least, .most = a.most};
+    Members members = members_of(
+        a, [this](const Automaton& names, const std::string* name) { return key(names, name); },
+        [this](const Goal& goal, const std::string&) { return value(goal); });
+    members.colon = colon_;
+    members.separator = comma_;
+    const NodeId parts[] = {open_object_, builder_.members(std::move(members)), close_object_};
+    return builder_.sequence(parts);
+  }
+
+  using ValueOf = std::function<NodeId(const Goal&, const std::string& name)>;
+
+  Members members_of(const Alternative& a, const KeyText& key_of, const ValueOf& value_of) {
+    Members members{.classes = {}, .least = a.least, .most = a.most};
     std::set<std::string> names = a.required;
     for (const MemberRules& rules : a.members) {
       for (const auto& [name, goal] : rules.properties) names.insert(name);
@@ -217,8 +272,8 @@ class Emitter {
       const bool allowed = !a.names || a.names->matches(name);
       numbers[name] = static_cast<int>(members.classes.size());
       budget_.step(16);
-      members.classes.push_back({.key = json_string(Automaton::literal(name), budget_),
-                                 .value = allowed ? value(member_goal(a, name)) : builder_.nothing(),
+      members.classes.push_back({.key = key_of(Automaton::literal(name), &name),
+                                 .value = allowed ? value_of(member_goal(a, name), name) : builder_.nothing(),
                                  .once = true,
                                  .required = a.required.contains(name),
                                  .implies = {}});
@@ -228,13 +283,13 @@ class Emitter {
         members.classes[static_cast<size_t>(numbers[name])].implies.push_back(numbers[other]);
       }
     }
-    add_open_classes(a, names, members);
-    const NodeId parts[] = {open_object_, builder_.members(std::move(members)), close_object_};
-    return builder_.sequence(parts);
+    add_open_classes(a, names, members, key_of, value_of);
+    return members;
   }
 
   // Names that are not listed, by the patterns that they match.
-  void add_open_classes(const Alternative& a, const std::set<std::string>& names, Members& members) {
+  void add_open_classes(const Alternative& a, const std::set<std::string>& names, Members& members,
+                        const KeyText& key_of, const ValueOf& value_of) {
     std::set<std::string> patterns;
     for (const MemberRules& rules : a.members) {
       for (const auto& [text, goal] : rules.patterns) patterns.insert(text);
@@ -275,14 +330,17 @@ class Emitter {
       if (document_.impossible(goal)) continue;
       const Automaton keys = names.empty() ? part.texts : subtract(part.texts, all_listed, budget_);
       if (keys.empty()) continue;
+      const Automaton texts = key_of(keys, nullptr);
+      if (texts.empty()) continue;
       members.classes.push_back(
-          {.key = json_string(keys, budget_), .value = value(goal), .once = false, .required = false, .implies = {}});
+          {.key = texts, .value = value_of(goal, "*"), .once = false, .required = false, .implies = {}});
     }
   }
 
   Builder& builder_;
   Document& document_;
   Budget& budget_;
+  const JsonStyle& style_;
   NodeId colon_ = 0, comma_ = 0, open_list_ = 0, close_list_ = 0, open_object_ = 0, close_object_ = 0;
   NodeId string_ = 0, number_ = 0;
   std::map<Goal, NodeId> values_;
@@ -291,12 +349,34 @@ class Emitter {
 
 }  // namespace
 
+NodeId json_string_text(Builder& builder, const Strings& strings, Budget& budget) {
+  const bool bounded = strings.least > 0 || strings.most >= 0;
+  if (strings.texts || !bounded) {
+    Automaton texts = strings.texts ? *strings.texts : any_text();
+    if (bounded) texts = intersect(texts, text_of_length(strings.least, strings.most, budget), budget);
+    return builder.regular(json_string(texts, budget));
+  }
+  const NodeId parts[] = {builder.literal("\""),
+                          builder.repeat(builder.regular(string_character()), strings.least, strings.most),
+                          builder.literal("\"")};
+  return builder.sequence(parts);
+}
+
 NodeId json_text(Builder& builder, const Json& schema, const JsonStyle& style, Budget& budget) {
   Document document(schema, budget);
   Emitter emitter(builder, document, style);
   const NodeId value = emitter.value(document.root());
   emitter.finish();
   return value;
+}
+
+NodeId members_text(Builder& builder, const Json& schema, const JsonStyle& style, const MemberStyle& members,
+                    Budget& budget) {
+  Document document(schema, budget);
+  Emitter emitter(builder, document, style);
+  const NodeId node = emitter.root_members(members);
+  emitter.finish();
+  return node;
 }
 
 }  // namespace sluice::grammar

@@ -1,0 +1,158 @@
+#include "chat/tools/argument_types.h"
+
+#include <cmath>
+
+#include "chat/tools/json_pieces.h"
+#include "chat/tools/literal_reader.h"
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kDeepest = 16;  // schemas within each other, so that references that lead to themselves end
+
+ArgumentTypes type_of(const Json& value) {
+  if (value.is_null()) return kNullType;
+  if (value.is_boolean()) return kBooleanType;
+  if (value.is_number_integer()) return kIntegerType;
+  if (value.is_number()) {
+    const auto number = value.get<double>();
+    return number == std::floor(number) ? kIntegerType : kFractionType;
+  }
+  if (value.is_string()) return kStringType;
+  return value.is_array() ? kArrayType : kObjectType;
+}
+
+ArgumentTypes named_type(std::string_view name) {
+  if (name == "null") return kNullType;
+  if (name == "boolean") return kBooleanType;
+  if (name == "integer") return kIntegerType;
+  if (name == "number") return kIntegerType | kFractionType;
+  if (name == "string") return kStringType;
+  if (name == "array") return kArrayType;
+  if (name == "object") return kObjectType;
+  return kAnyType;
+}
+
+const Json* member(const Json& schema, const char* key) {
+  if (!schema.is_object()) return nullptr;
+  const auto found = schema.find(key);
+  return found == schema.end() ? nullptr : &*found;
+}
+
+// What "$ref" means; null if it is not in the document.
+const Json* referred(const Json& root, const Json& schema) {
+  const Json* reference = member(schema, "$ref");
+  if (reference == nullptr || !reference->is_string()) return nullptr;
+  const auto& text = reference->get_ref<const std::string&>();
+  if (!text.starts_with('#')) return nullptr;
+  try {
+    const Json::json_pointer pointer(text.substr(1));
+    return root.contains(pointer) ? &root.at(pointer) : nullptr;
+  } catch (const Json::exception&) {
+    return nullptr;  // no pointer
+  }
+}
+
+ArgumentTypes types_of(const Json& root, const Json& schema, int depth) {
+  if (!schema.is_object() || depth > kDeepest) return kAnyType;
+  ArgumentTypes types = kAnyType;
+  if (const Json* type = member(schema, "type")) {
+    ArgumentTypes named = 0;
+    if (type->is_string()) named = named_type(type->get_ref<const std::string&>());
+    if (type->is_array()) {
+      for (const Json& one : *type) named |= one.is_string() ? named_type(one.get_ref<const std::string&>()) : kAnyType;
+    }
+    types &= named;
+  }
+  if (const Json* values = member(schema, "enum"); values != nullptr && values->is_array()) {
+    ArgumentTypes listed = 0;
+    for (const Json& value : *values) listed |= type_of(value);
+    types &= listed;
+  }
+  if (const Json* value = member(schema, "const")) types &= type_of(*value);
+  if (const Json* target = referred(root, schema)) types &= types_of(root, *target, depth + 1);
+  for (const char* keyword : {"anyOf", "oneOf"}) {
+    const Json* list = member(schema, keyword);
+    if (list == nullptr || !list->is_array()) continue;
+    ArgumentTypes any = 0;
+    for (const Json& one : *list) any |= types_of(root, one, depth + 1);
+    types &= any;
+  }
+  if (const Json* all = member(schema, "allOf"); all != nullptr && all->is_array()) {
+    for (const Json& one : *all) types &= types_of(root, one, depth + 1);
+  }
+  return types;
+}
+
+// The types of a property wherever the schema of the object speaks of it; nullopt if nowhere.
+std::optional<ArgumentTypes> property_types(const Json& root, const Json& schema, const std::string& name, int depth) {
+  if (!schema.is_object() || depth > kDeepest) return std::nullopt;
+  std::optional<ArgumentTypes> types;
+  const auto add = [&](std::optional<ArgumentTypes> more) {
+    if (more) types = types.value_or(0) | *more;
+  };
+  if (const Json* properties = member(schema, "properties"); properties != nullptr && properties->is_object()) {
+    const auto found = properties->find(name);
+    if (found != properties->end()) add(types_of(root, *found, depth + 1));
+  }
+  if (const Json* target = referred(root, schema)) add(property_types(root, *target, name, depth + 1));
+  for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
+    const Json* list = member(schema, keyword);
+    if (list == nullptr || !list->is_array()) continue;
+    for (const Json& one : *list) add(property_types(root, one, name, depth + 1));
+  }
+  if (types) return types;
+  const Json* additional = member(schema, "additionalProperties");
+  if (additional != nullptr && additional->is_object()) add(types_of(root, *additional, depth + 1));
+  return types;
+}
+
+// The text as a literal of Python; empty if it is none.
+std::string python_json(std::string_view text) {
+  LiteralReader reader(LiteralNotation{});
+  std::string json;
+  const size_t used = reader.read(text, json);
+  reader.finish(json);
+  return used == text.size() ? json : "";
+}
+
+std::optional<ArgumentTypes> type_of_text(std::string_view json) {
+  try {
+    return type_of(parse_json(json, {.depth = 256}));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+ArgumentTypes argument_types(const Json& parameters, std::string_view name) {
+  const ArgumentTypes types =
+      property_types(parameters, parameters, std::string(name), 0).value_or(ArgumentTypes{kAnyType});
+  return types == 0 ? ArgumentTypes{kAnyType} : types;
+}
+
+std::string argument_json(std::string_view text, ArgumentTypes types) {
+  if (types == kStringType) return json_quoted(text);
+  // Models write null for what they leave out, whatever its type.
+  ArgumentTypes allowed = (types & kStringType) != 0 ? types : types | kNullType;
+  if (types != kAnyType && (types & kStringType) != 0) allowed &= ~kStringType;
+  if ((types & kStringType) == 0) allowed |= kStringType;  // a text in quotes
+  const std::string_view value = trimmed(text);
+  if (const auto type = type_of_text(value); type && (*type & allowed) != 0) return std::string(value);
+  if (!value.empty()) {
+    const bool word = value == "True" || value == "False" || value == "None";
+    const bool container = value[0] == '[' || value[0] == '{' || value[0] == '(';
+    const bool number =
+        (types & kStringType) == 0 && value.find_first_not_of("+-.0123456789_eE") == std::string_view::npos;
+    if (word || container || number) {
+      const std::string json = python_json(value);
+      const auto type = type_of_text(json);
+      if (type && (*type & allowed & ~kStringType) != 0) return json;
+    }
+  }
+  return json_quoted(text);
+}
+
+}  // namespace sluice

@@ -1,0 +1,24 @@
+// Seed-OSS: <seed:tool_call>\n<function=f>\n<parameter=k>v</parameter>\n</function>\n</seed:tool_call>.
+#include "chat/tools/call_format.h"
+
+namespace sluice {
+namespace {
+
+const CallFormat format{.call_begin = {"<seed:tool_call>\n"},
+                        .call_end = {"\n</seed:tool_call>"},
+                        .separator = "\n",
+                        .body = tagged_body({.name_begin = "<function=",
+                                             .name_end = ">\n",
+                                             .parameter_begin = "<parameter=",
+                                             .parameter_end = ">",
+                                             .value_end = "</parameter>\n",
+                                             .body_end = "</function>",
+                                             .strip_newlines = false})};
+
+bool in_template(std::string_view source) { return has_texts(source, {"<seed:tool_call>"}); }
+
+const ToolSyntax syntax = call_syntax<format>("seed_oss", in_template);
+const Registry<ToolSyntax> registered{syntax};
+
+}  // namespace
+}  // namespace sluice

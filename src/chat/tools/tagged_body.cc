@@ -1,0 +1,299 @@
+// Reads calls whose parameters are in tags: <function=f><parameter=k>v</parameter></function>.
+#include "chat/tools/tagged_body.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "chat/tools/argument_types.h"
+#include "chat/tools/json_pieces.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kLongestName = 512;  // bytes of a call up to the end of its name
+
+// How a text begins with a mark.
+enum class Match { kNo, kPartly, kYes };
+Match match(std::string_view text, std::string_view mark) {
+  if (text.starts_with(mark)) return Match::kYes;
+  return mark.starts_with(text) ? Match::kPartly : Match::kNo;
+}
+
+// The bytes at the end of a text that may be the beginning of the mark.
+size_t undecided(std::string_view text, std::string_view mark) {
+  for (size_t n = std::min(mark.size() - 1, text.size()); n > 0; --n) {
+    if (text.ends_with(mark.substr(0, n))) return n;
+  }
+  return 0;
+}
+
+// Marks without the white space that the grammar writes around them, which models may leave out.
+struct Marks {
+  explicit Marks(const TaggedCallMarks& m)
+      : name_begin(trimmed(m.name_begin)),
+        name_end(trimmed(m.name_end)),
+        parameter_begin(trimmed(m.parameter_begin)),
+        parameter_end(trimmed(m.parameter_end)),
+        value_begin(trimmed(m.value_begin)),
+        string_begin(trimmed(m.string_begin)),
+        value_end(trimmed(m.value_end)),
+        body_end(trimmed(m.body_end)),
+        strip_newlines(m.strip_newlines) {}
+
+  std::string_view name_begin, name_end, parameter_begin, parameter_end, value_begin, string_begin, value_end, body_end;
+  bool strip_newlines;
+};
+
+class TaggedReader final : public BodyReader {
+ public:
+  TaggedReader(const Marks& marks, const ToolFunctions& functions) : marks_(marks), functions_(functions) {}
+
+  Result read(std::string_view text, bool last, CallSink& sink) override {
+    text_ = text;
+    last_ = last;
+    at_ = 0;
+    json_.clear();
+    Step step = Step::kOn;
+    while (step == Step::kOn) step = next(sink);
+    if (step == Step::kMore && last && state_ != State::kName) cut_off();
+    if (!json_.empty()) sink.arguments(std::move(json_));
+    const auto state = step == Step::kDone                                        ? BodyReader::State::kDone
+                       : step == Step::kOther || (last && state_ == State::kName) ? BodyReader::State::kOther
+                                                                                  : BodyReader::State::kMore;
+    return {state, state_ == State::kName ? 0 : at_};
+  }
+
+ private:
+  enum class State { kName, kBetween, kKey, kValueBegin, kString, kValue };
+  enum class Step { kOn, kMore, kDone, kOther };
+
+  std::string_view rest() const { return text_.substr(at_); }
+  void skip_space() {
+    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
+  }
+
+  Step next(CallSink& sink) {
+    switch (state_) {
+      case State::kName:
+        return name(sink);
+      case State::kBetween:
+        return between();
+      case State::kKey:
+        return key();
+      case State::kValueBegin:
+        return value_begin();
+      case State::kString:
+        return string();
+      case State::kValue:
+        return value();
+    }
+    return Step::kDone;
+  }
+
+  // Nothing is used until the name is complete.
+  Step name(CallSink& sink) {
+    at_ = 0;
+    skip_space();
+    const Match begin = match(rest(), marks_.name_begin);
+    if (begin == Match::kNo) return Step::kOther;
+    const bool hopeless = text_.size() > kLongestName;
+    if (begin == Match::kPartly) return hopeless ? Step::kOther : Step::kMore;
+    at_ += marks_.name_begin.size();
+    const std::optional<size_t> end = name_end();
+    if (!end) return hopeless ? Step::kOther : Step::kMore;
+    const std::string_view name = trimmed(rest().substr(0, *end));
+    if (name.empty() || name.find_first_of("<>{}\"\r\n") != std::string_view::npos) return Step::kOther;
+    at_ += *end + marks_.name_end.size();
+    for (const ToolFunction& f : functions_) {
+      if (f.name == name) function_ = &f;
+    }
+    sink.begin(std::string(name), "");
+    json_ += '{';
+    state_ = State::kBetween;
+    return Step::kOn;
+  }
+
+  // Where the name ends; nullopt: not yet known.
+  std::optional<size_t> name_end() const {
+    if (!marks_.name_end.empty()) {
+      const size_t end = std::min(rest().find(marks_.name_end), rest().find_first_of("<\n"));
+      return end == std::string_view::npos ? std::nullopt : std::optional(end);
+    }
+    const size_t end = rest().find_first_of("<\n");
+    if (end != std::string_view::npos) return end;
+    return last_ ? std::optional(rest().size()) : std::nullopt;
+  }
+
+  // Before a parameter or the end.
+  Step between() {
+    skip_space();
+    if (rest().empty()) return last_ && marks_.body_end.empty() ? close() : Step::kMore;
+    const Match parameter = match(rest(), marks_.parameter_begin);
+    if (parameter == Match::kYes) {
+      at_ += marks_.parameter_begin.size();
+      key_.clear();
+      state_ = State::kKey;
+      return Step::kOn;
+    }
+    const Match end = marks_.body_end.empty() ? Match::kNo : match(rest(), marks_.body_end);
+    if (end == Match::kYes) {
+      at_ += marks_.body_end.size();
+      return close();
+    }
+    if (!last_ && (parameter == Match::kPartly || end == Match::kPartly)) return Step::kMore;
+    return close();  // what follows is not a part of the body
+  }
+
+  Step close() {
+    json_ += '}';
+    return Step::kDone;
+  }
+
+  Step key() {
+    const size_t end = rest().find(marks_.parameter_end);
+    const size_t size = end != std::string_view::npos ? end : rest().size() - undecided(rest(), marks_.parameter_end);
+    key_ += rest().substr(0, size);
+    at_ += size;
+    if (end == std::string_view::npos) return Step::kMore;
+    at_ += marks_.parameter_end.size();
+    const std::string_view name = trimmed(key_);
+    json_ += (empty_ ? "" : ", ") + json_quoted(name) + ": ";
+    empty_ = false;
+    types_ = function_ != nullptr ? argument_types(function_->parameters, name) : ArgumentTypes{kAnyType};
+    state_ = State::kValueBegin;
+    return Step::kOn;
+  }
+
+  Step value_begin() {
+    if (marks_.value_begin.empty()) return begin_value(types_);
+    const size_t begin = at_;
+    skip_space();
+    for (const bool string : {true, false}) {
+      const std::string_view mark = string ? marks_.string_begin : marks_.value_begin;
+      if (mark.empty()) continue;
+      const Match found = match(rest(), mark);
+      if (found == Match::kPartly && !last_) return Step::kMore;
+      if (found != Match::kYes) continue;
+      at_ += mark.size();
+      if (marks_.string_begin.empty()) return begin_value(types_);
+      // The mark decides what the schema would.
+      const ArgumentTypes others = types_ & ~kStringType;
+      return begin_value(string ? ArgumentTypes{kStringType} : others != 0 ? others : types_);
+    }
+    at_ = begin;
+    return begin_value(types_);
+  }
+
+  Step begin_value(ArgumentTypes types) {
+    types_ = types;
+    value_.clear();
+    at_begin_ = true;
+    if (types == kStringType) json_ += '"';
+    state_ = types == kStringType ? State::kString : State::kValue;
+    return Step::kOn;
+  }
+
+  // A line break at the beginning is left out, and one at the end is held back.
+  Step string() {
+    if (at_begin_ && marks_.strip_newlines) {
+      if (rest().empty() || (rest() == "\r" && !last_)) return Step::kMore;
+      if (rest().starts_with("\r\n")) ++at_;
+      if (rest().starts_with('\n')) ++at_;
+    }
+    at_begin_ = false;
+    const size_t end = rest().find(marks_.value_end);
+    const bool ended = end != std::string_view::npos;
+    const size_t size = ended ? end : rest().size() - undecided(rest(), marks_.value_end);
+    const size_t shown = size - (marks_.strip_newlines ? newline_at_end(rest().substr(0, size), !ended) : 0);
+    append_json_escaped(json_, rest().substr(0, shown));
+    if (!ended) {
+      at_ += shown;
+      return Step::kMore;
+    }
+    at_ += size + marks_.value_end.size();
+    json_ += '"';
+    state_ = State::kBetween;
+    return Step::kOn;
+  }
+
+  // The bytes of a line break at the end. `partly`: also what may become one.
+  static size_t newline_at_end(std::string_view text, bool partly) {
+    if (text.ends_with("\r\n")) return 2;
+    return text.ends_with('\n') || (partly && text.ends_with('\r')) ? 1 : 0;
+  }
+
+  // The text of another value is needed whole.
+  Step value() {
+    const size_t end = rest().find(marks_.value_end);
+    const bool ended = end != std::string_view::npos;
+    const size_t size = ended ? end : rest().size() - undecided(rest(), marks_.value_end);
+    value_ += rest().substr(0, size);
+    at_ += size;
+    if (!ended) return Step::kMore;
+    at_ += marks_.value_end.size();
+    std::string_view text = value_;
+    if (marks_.strip_newlines) {
+      if (text.starts_with("\r\n")) text.remove_prefix(1);
+      if (text.starts_with('\n')) text.remove_prefix(1);
+      text.remove_suffix(newline_at_end(text, false));
+    }
+    json_ += argument_json(text, types_);
+    state_ = State::kBetween;
+    return Step::kOn;
+  }
+
+  // The answer ends here: what there is of the arguments is given as it is.
+  void cut_off() {
+    if (state_ == State::kKey) json_ += (empty_ ? "\"" : ", \"");
+    if (state_ == State::kKey || state_ == State::kString) {
+      append_json_escaped(json_, state_ == State::kKey ? key_ : rest());
+    }
+    if (state_ == State::kValue) {
+      value_ += rest();
+      json_ += (types_ & kStringType) != 0 ? json_quoted(value_) : value_;
+    }
+    at_ = text_.size();
+  }
+
+  const Marks& marks_;
+  const ToolFunctions& functions_;
+  const ToolFunction* function_ = nullptr;
+  State state_ = State::kName;
+  std::string key_{}, value_{};
+  ArgumentTypes types_ = kAnyType;
+  bool empty_ = true;     // no parameter yet
+  bool at_begin_ = true;  // of a value
+
+  // Of the current read.
+  std::string_view text_{};
+  bool last_ = false;
+  size_t at_ = 0;
+  std::string json_{};
+};
+
+class TaggedBody final : public CallBody {
+ public:
+  explicit TaggedBody(TaggedCallMarks marks) : given_(std::move(marks)), marks_(given_) {}
+
+  std::unique_ptr<BodyReader> reader(const ToolFunctions& functions) const override {
+    return std::make_unique<TaggedReader>(marks_, functions);
+  }
+  grammar::NodeId build(grammar::Builder& builder, const ToolFunction& function,
+                        const grammar::CompileContext& context) const override {
+    return build_tagged_call(builder, given_, function, context);
+  }
+
+ private:
+  const TaggedCallMarks given_;
+  const Marks marks_;
+};
+
+}  // namespace
+
+std::shared_ptr<const CallBody> tagged_body(TaggedCallMarks marks) {
+  CHECK(!trimmed(marks.value_end).empty() && !trimmed(marks.parameter_end).empty(), "keys and values must have ends");
+  return std::make_shared<const TaggedBody>(std::move(marks));
+}
+
+}  // namespace sluice
