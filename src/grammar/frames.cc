@@ -153,36 +153,83 @@ const EndFinder& Frames::finder(NodeId node, const FreeTextNode& text) {
   return *finder;
 }
 
-FrameId Frames::byte_step(const Frame& f, uint8_t byte) {
-  const Node& node = graph_->nodes[static_cast<size_t>(f.node)];
+// The row of a frame from that of an automaton: bytes that lead to one state lead to one frame.
+template <class FrameOf>
+void Frames::translate(const SubsetAutomaton::Row& states, Row& row, FrameOf frame_of) {
+  uint32_t last = SubsetAutomaton::kDead;
+  FrameId to = kDead;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    if (states[byte] == SubsetAutomaton::kDead) continue;
+    if (states[byte] != last) {
+      last = states[byte];
+      to = frame_of(last);
+    }
+    row[byte] = to;
+  }
+}
+
+void Frames::fill_row(NodeId id, uint32_t data, Row& row) {
+  const Node& node = graph_->nodes[static_cast<size_t>(id)];
   if (const auto* regular = std::get_if<RegularNode>(&node)) {
-    SubsetAutomaton& a = automaton(f.node, *regular);
-    const uint32_t to = a.row(f.data)[byte];
-    if (to == SubsetAutomaton::kDead) return kDead;
-    return a.final_only(to) ? kFinished : frame(f.node, to);
+    SubsetAutomaton& a = automaton(id, *regular);
+    translate(a.row(data), row, [&](uint32_t to) { return a.final_only(to) ? kFinished : frame(id, to); });
+    return;
   }
   if (const auto* m = std::get_if<Members>(&node)) {
-    MemberPositions& positions = members(f.node, *m);
-    const uint32_t to = positions.after_byte(positions[f.data], byte);
-    return to == MemberPositions::kDead ? kDead : frame(f.node, to);
+    MemberPositions& positions = members(id, *m);
+    const MemberPositions::Position p = positions[data];
+    translate(positions.key_row(p), row, [&](uint32_t state) {
+      const uint32_t to = positions.after_key(p, state);
+      return to == MemberPositions::kDead ? kDead : frame(id, to);
+    });
+    return;
   }
   const auto& text = std::get<FreeTextNode>(node);
-  const EndFinder::Step step = finder(f.node, text).after(f.data, byte);
-  if (!step.valid) return kDead;
-  if (step.end < 0) return frame(f.node, step.state);
-  const bool productive = graph_->productive[static_cast<size_t>(text.ends[static_cast<size_t>(step.end)].then)];
-  return productive ? frame(f.node, kEnded | static_cast<uint32_t>(step.end)) : kDead;
+  const EndFinder& ends = finder(id, text);
+  for (size_t byte = 0; byte < 256; ++byte) {
+    const EndFinder::Step step = ends.after(data, static_cast<uint8_t>(byte));
+    if (!step.valid) continue;
+    if (step.end < 0) {
+      row[byte] = frame(id, step.state);
+    } else if (graph_->productive[static_cast<size_t>(text.ends[static_cast<size_t>(step.end)].then)]) {
+      row[byte] = frame(id, kEnded | static_cast<uint32_t>(step.end));
+    }
+  }
 }
 
 const Frames::Row& Frames::row(FrameId id) {
   if (!frames_[id].row) {
     auto row = std::make_unique<Row>();
-    const Frame f = {.node = (*this)[id].node, .data = (*this)[id].data};
-    for (size_t byte = 0; byte < 256; ++byte) (*row)[byte] = byte_step(f, static_cast<uint8_t>(byte));
+    row->fill(kDead);
+    const Frame& f = (*this)[id];
+    fill_row(f.node, f.data, *row);
     bytes_ += sizeof(Row);
     frames_[id].row = std::move(row);
   }
   return *frames_[id].row;
+}
+
+bool Frames::begins_any_text(FrameId id) {
+  const Frame& f = (*this)[id];
+  if (f.node == kLeftCorner || !f.has_row) return false;
+  const Node& node = graph_->nodes[static_cast<size_t>(f.node)];
+  if (const auto* regular = std::get_if<RegularNode>(&node)) {
+    return automaton(f.node, *regular).any_text_follows(f.data, [](uint32_t) { return true; });
+  }
+  if (const auto* m = std::get_if<Members>(&node)) {
+    MemberPositions& positions = members(f.node, *m);
+    return positions.begins_any_text(positions[f.data]);
+  }
+  return false;
+}
+
+const Frames::Call* Frames::item(FrameId id) const {
+  const Frame& f = (*this)[id];
+  if (f.node == kLeftCorner || !std::holds_alternative<RepeatNode>(graph_->nodes[static_cast<size_t>(f.node)])) {
+    return nullptr;
+  }
+  if (!f.skips_empty || f.calls.size() != 1) return nullptr;
+  return component_[static_cast<size_t>(f.calls[0].callee)] < 0 ? &f.calls[0] : nullptr;
 }
 
 FrameId Frames::representative(FrameId id, int longest) {

@@ -70,6 +70,10 @@ class Frames {
   std::span<const Leaf> leaves(FrameId id);
   // Chain 0 is empty.
   const Chain& chain(uint32_t id) const { return chains_[id]; }
+  // Whether any plain text (see PlainText) may follow, as far as that is plain from the frame alone.
+  bool begins_any_text(FrameId id);
+  // The call of a frame that repeats an item, which is not empty, and is in no left recursion; else null.
+  const Call* item(FrameId id) const;
   // A frame that texts of at most `longest` bytes cannot tell from this one; counters far from their bounds differ only
   // by their number.
   FrameId representative(FrameId id, int longest);
@@ -99,7 +103,9 @@ class Frames {
   void describe(Frame& f, const Members& node);
   void describe(Frame& f, const FreeTextNode& node);
   void describe(Frame& f, const DeclaredNode& node);
-  FrameId byte_step(const Frame& f, uint8_t byte);
+  template <class FrameOf>
+  void translate(const SubsetAutomaton::Row& states, Row& row, FrameOf frame_of);
+  void fill_row(NodeId node, uint32_t data, Row& row);
 
   SubsetAutomaton& automaton(NodeId node, const RegularNode& regular);
   MemberPositions& members(NodeId node, const Members& m);

@@ -1,207 +1,197 @@
 #include "grammar/mask_maker.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace sluice::grammar {
 namespace {
 
-constexpr int kNoRun = -1;  // see MaskMaker::plain_run()
+void forbid(std::span<uint32_t> words, TokenId token) {
+  words[static_cast<size_t>(token) / 32] &= ~(1u << (static_cast<uint32_t>(token) % 32));
+}
 
-// Bytes of UTF-8 characters (RFC 3629, section 4): first byte, ranges of the second one, and bytes that follow.
-struct Lead {
-  uint8_t first, last;  // of the first byte
-  uint8_t second_first, second_last;
-  int more;  // bytes after the second one
+// Allows the plain tokens of at most so many characters.
+void add_run(const TokenGroup& group, int characters, std::span<uint32_t> words) {
+  const auto run = static_cast<size_t>(characters);
+  const size_t end = run < group.ends.size() ? group.ends[run] : group.by_characters.size();
+  for (size_t i = 0; i < end; ++i) allow(words, group.by_characters[i]);
+}
+
+// Ranges of the tokens of a trie, ascending; adjacent ones are one.
+class Ranges {
+ public:
+  using Range = std::pair<uint32_t, uint32_t>;
+
+  void add(Range range) {
+    if (range.first == range.second) return;
+    tokens_ += range.second - range.first;
+    if (!ranges_.empty() && ranges_.back().second == range.first) {
+      ranges_.back().second = range.second;
+    } else {
+      ranges_.push_back(range);
+    }
+  }
+  size_t tokens() const { return tokens_; }
+  // Appends their tokens, or all others.
+  void list(std::span<const TokenId> all, bool others, std::vector<TokenId>& out) const {
+    const auto append = [&](size_t first, size_t last) {
+      out.insert(out.end(), all.begin() + static_cast<ptrdiff_t>(first), all.begin() + static_cast<ptrdiff_t>(last));
+    };
+    size_t before = 0;
+    for (const auto& [first, last] : ranges_) {
+      if (others) append(before, first);
+      if (!others) append(first, last);
+      before = last;
+    }
+    if (others) append(before, all.size());
+  }
+
+ private:
+  std::vector<Range> ranges_;
+  size_t tokens_ = 0;
 };
-constexpr Lead kLeads[] = {{0xc2, 0xdf, 0x80, 0xbf, 0}, {0xe0, 0xe0, 0xa0, 0xbf, 1}, {0xe1, 0xec, 0x80, 0xbf, 1},
-                           {0xed, 0xed, 0x80, 0x9f, 1}, {0xee, 0xef, 0x80, 0xbf, 1}, {0xf0, 0xf0, 0x90, 0xbf, 2},
-                           {0xf1, 0xf3, 0x80, 0xbf, 2}, {0xf4, 0xf4, 0x80, 0x8f, 2}};
-
-// The set after any byte of a range, or kDead if that depends on the byte.
-StackSet after_range(const Recognizer::Row& row, int first, int last) {
-  for (int byte = first + 1; byte <= last; ++byte) {
-    if (row[static_cast<size_t>(byte)] != row[static_cast<size_t>(first)]) return Recognizer::kDead;
-  }
-  return row[static_cast<size_t>(first)];
-}
-
-// Whether no plain character may come.
-bool no_plain(const Recognizer::Row& row) {
-  for (size_t byte = 0x20; byte < 0xf5; ++byte) {
-    if (byte != '"' && byte != '\\' && row[byte] != Recognizer::kDead) return false;
-  }
-  return true;
-}
 
 }  // namespace
 
+MaskMaker::MaskMaker(std::shared_ptr<const Vocabulary> vocabulary)
+    : vocabulary_(std::move(vocabulary)),
+      parts_{Part{vocabulary_->impl().groups[0], PlainText(vocabulary_->impl().groups[0].longest)},
+             Part{vocabulary_->impl().groups[1], PlainText(vocabulary_->impl().groups[1].longest)}} {}
+
 void MaskMaker::clear() {
-  kept_.clear();
-  plain_.clear();
+  for (Part& part : parts_) {
+    part.kept.clear();
+    part.plain.clear();
+  }
   bytes_ = 0;
 }
 
+size_t MaskMaker::bytes() const { return bytes_ + parts_[0].plain.bytes() + parts_[1].plain.bytes(); }
+
 void MaskMaker::fill(Recognizer& recognizer, StackSet set, std::span<uint32_t> words) {
-  const Vocabulary::Impl& v = vocabulary_->impl();
-  set = recognizer.representative(set, static_cast<int>(v.all.depth()));
-  const auto found = kept_.find(set);
-  if (found == kept_.end()) {
-    make(recognizer, set, words);
-    return keep(set, words);
+  // Making the second one does not forget the first one.
+  const Allowed& near = allowed(recognizer, parts_[0], set);
+  const Allowed& far = allowed(recognizer, parts_[1], set);
+  const auto copy = [&](const Mask& mask) { std::copy(mask.begin(), mask.end(), words.begin()); };
+  const auto unite = [&](const Mask& mask) {
+    for (size_t w = 0; w < mask.size(); ++w) words[w] |= mask[w];
+  };
+  const bool all = near.run == PlainText::kAll && far.run == PlainText::kAll;
+  if (all) {
+    copy(vocabulary_->impl().all_plain);
+  } else if (near.run == PlainText::kAll) {
+    copy(parts_[0].group.all_plain);
+  } else if (!near.mask.empty()) {
+    copy(near.mask);
+  } else {
+    std::fill(words.begin(), words.end(), 0);
+    add_run(parts_[0].group, near.run, words);
   }
-  const Kept& kept = found->second;
-  if (!kept.sparse) {
-    std::copy(kept.words.begin(), kept.words.end(), words.begin());
-    return;
+  if (!all && far.run == PlainText::kAll) unite(parts_[1].group.all_plain);
+  if (far.run != PlainText::kAll) add_run(parts_[1].group, far.run, words);
+  unite(far.mask);
+  for (const Allowed* a : {&near, &far}) {
+    for (const TokenId token : a->added) allow(words, token);
+    for (const TokenId token : a->removed) forbid(words, token);
   }
-  std::fill(words.begin(), words.end(), 0);
-  for (const uint32_t token : kept.words) allow(words, static_cast<TokenId>(token));
+  add_ends(recognizer, set, words);
 }
 
-void MaskMaker::keep(StackSet set, std::span<const uint32_t> words) {
-  if (bytes_ > kMostBytes) {
-    kept_.clear();
-    bytes_ = 0;
-  }
-  Kept kept;
-  size_t tokens = 0;
-  for (const uint32_t word : words) tokens += static_cast<size_t>(std::popcount(word));
-  kept.sparse = tokens < words.size();
-  if (kept.sparse) {
-    for (uint32_t w = 0; w < words.size(); ++w) {
-      for (uint32_t bits = words[w]; bits != 0; bits &= bits - 1) {
-        kept.words.push_back(32 * w + static_cast<uint32_t>(std::countr_zero(bits)));
-      }
-    }
-  } else {
-    kept.words.assign(words.begin(), words.end());
-  }
-  bytes_ += kept.words.capacity() * sizeof(uint32_t) + 64;
-  kept_.emplace(set, std::move(kept));
-}
-
-void MaskMaker::make(Recognizer& recognizer, StackSet set, std::span<uint32_t> words) {
-  const Vocabulary::Impl& v = vocabulary_->impl();
-  const int run = plain_run(recognizer, set);
-  if (run == kNoRun) {
-    if (fill_by_first(recognizer, set, words)) {
-      walk(recognizer, set, v.others, words);
-    } else {
-      std::fill(words.begin(), words.end(), 0);
-      walk(recognizer, set, v.all, words);
-    }
-  } else {
-    const Mask& plain = v.plain[static_cast<size_t>(run)];
-    std::copy(plain.begin(), plain.end(), words.begin());
-    walk(recognizer, set, v.others, words);
-  }
+void MaskMaker::add_ends(Recognizer& recognizer, StackSet set, std::span<uint32_t> words) {
+  const Vocabulary::Options& options = vocabulary_->impl().options;
   for (const Recognizer::Special& special : recognizer.specials(set)) {
-    if (special.token >= 0 && special.token < v.options.width) allow(words, special.token);
+    if (special.token >= 0 && special.token < options.width) allow(words, special.token);
   }
   if (!recognizer.complete(set)) return;
-  for (const TokenId token : v.options.end_tokens) {
-    if (token >= 0 && token < v.options.width) allow(words, token);
+  for (const TokenId token : options.end_tokens) {
+    if (token >= 0 && token < options.width) allow(words, token);
   }
 }
 
-// Whether any plain text may come after a plain character that begins with the byte.
-bool MaskMaker::begins_any_text(Recognizer& recognizer, const Recognizer::Row& row, uint8_t byte) {
-  StackSet s = row[byte];
-  for (const Lead& lead : kLeads) {
-    if (byte < lead.first || byte > lead.last || s == Recognizer::kDead) continue;
-    s = after_range(recognizer.row(s), lead.second_first, lead.second_last);
-    for (int i = 0; i < lead.more && s != Recognizer::kDead; ++i) s = after_range(recognizer.row(s), 0x80, 0xbf);
+const MaskMaker::Allowed& MaskMaker::allowed(Recognizer& recognizer, Part& part, StackSet set) {
+  set = recognizer.representative(set, part.group.longest);
+  const auto found = part.kept.find(set);
+  if (found != part.kept.end()) return found->second;
+  Allowed made = make(recognizer, part, set);
+  if (bytes_ > kMostBytes && &part == &parts_[0]) {
+    for (Part& p : parts_) p.kept.clear();
+    bytes_ = 0;
   }
-  if (s == Recognizer::kDead) return false;
-  const int longest = static_cast<int>(vocabulary_->impl().all.depth());
-  s = recognizer.representative(s, longest);
-  const StackSet after = after_plain(recognizer, s);
-  return after != Recognizer::kDead && recognizer.representative(after, longest) == s;
+  bytes_ += (made.added.capacity() + made.removed.capacity()) * sizeof(TokenId) + 96;
+  return part.kept.emplace(set, std::move(made)).first->second;
 }
 
-// Allows the plain tokens where most first characters lead to text without bounds, as in the key of an object that may
-// have members with any name. The others are walked. Returns false, and leaves the words alone, in other states.
-bool MaskMaker::fill_by_first(Recognizer& recognizer, StackSet set, std::span<uint32_t> words) {
-  const Vocabulary::Impl& v = vocabulary_->impl();
-  const Recognizer::Row& row = recognizer.row(set);
-  const std::span<const Trie::Node> nodes = v.letters.nodes();
-  std::vector<size_t> exceptions;
-  size_t regular = 0;
-  for (size_t i = 0; i < nodes.size(); i = nodes[i].end) {
-    if (begins_any_text(recognizer, row, nodes[i].byte)) {
-      ++regular;
-    } else {
-      exceptions.push_back(i);
-    }
+MaskMaker::Allowed MaskMaker::make(Recognizer& recognizer, Part& part, StackSet set) {
+  Allowed out{.run = part.plain.free(recognizer, set) ? PlainText::kAll : part.plain.run(recognizer, set)};
+  if (out.run == PlainText::kMixed) walk_plain(recognizer, part, set, out);
+  walk_others(recognizer, part.group.others, set, out);
+  const size_t words = vocabulary_->impl().words();
+  if (out.added.size() + out.removed.size() <= words) {
+    out.added.shrink_to_fit();
+    return out;
   }
-  if (regular <= exceptions.size()) return false;
-  const Mask& plain = v.plain.back();
-  std::copy(plain.begin(), plain.end(), words.begin());
-  for (const size_t i : exceptions) {
-    const Mask& mask = v.by_first[nodes[i].byte];
-    for (size_t w = 0; w < words.size(); ++w) words[w] &= ~mask[w];
-    walk(recognizer, set, v.letters, i, nodes[i].end, words);
+  Allowed dense{.mask = Mask(words)};
+  if (out.run == PlainText::kAll) {
+    dense.mask = part.group.all_plain;
+  } else {
+    add_run(part.group, out.run, dense.mask);
   }
-  return true;
+  for (const TokenId token : out.added) allow(dense.mask, token);
+  for (const TokenId token : out.removed) forbid(dense.mask, token);
+  return dense;
 }
 
-void MaskMaker::walk(Recognizer& recognizer, StackSet set, const Trie& trie, size_t first, size_t last,
-                     std::span<uint32_t> words) {
+// Finds the plain tokens. Subtrees of which all tokens are known to be allowed are not walked.
+void MaskMaker::walk_plain(Recognizer& recognizer, Part& part, StackSet set, Allowed& out) {
+  const Trie& trie = part.group.plain;
+  const std::span<const Trie::Node> nodes = trie.nodes();
   path_.resize(trie.depth() + 1);
   path_[0] = &recognizer.row(set);
+  Ranges ranges;
+  for (size_t i = 0; i < nodes.size();) {
+    const Trie::Node& node = nodes[i];
+    const StackSet to = (*path_[node.depth])[node.byte];
+    if (to == Recognizer::kDead) {
+      i = node.end;
+    } else if (node.end > i + 1 && all_follow(recognizer, part, i, to)) {
+      ranges.add(trie.range(i));
+      i = node.end;
+    } else {
+      ranges.add({node.tokens, node.tokens + static_cast<uint32_t>(trie.tokens(i).size())});
+      if (node.end > i + 1) path_[node.depth + 1u] = &recognizer.row(to);
+      ++i;
+    }
+  }
+  const bool most = 2 * ranges.tokens() > trie.tokens().size();
+  out.run = most ? PlainText::kAll : 0;
+  ranges.list(trie.tokens(), most, most ? out.removed : out.added);
+}
+
+// Whether `set`, the one after the node, allows all tokens below the node, as far as that is known.
+bool MaskMaker::all_follow(Recognizer& recognizer, Part& part, size_t node, StackSet set) {
+  const Trie::Node& n = part.group.plain.nodes()[node];
+  if (n.byte >= 0xc0) return part.plain.free_after(recognizer, set, n.byte);
+  // Within a character, what follows is not whole characters.
+  const uint8_t next = part.group.plain.nodes()[node + 1].byte;
+  if (next >= 0x80 && next < 0xc0) return false;
+  return part.plain.free(recognizer, set) ||
+         part.plain.free_of(recognizer, set, part.group.plain.bytes_below(node), n.height);
+}
+
+void MaskMaker::walk_others(Recognizer& recognizer, const Trie& trie, StackSet set, Allowed& out) {
   const std::span<const Trie::Node> nodes = trie.nodes();
-  for (size_t i = first; i < last;) {
+  path_.resize(trie.depth() + 1);
+  path_[0] = &recognizer.row(set);
+  for (size_t i = 0; i < nodes.size();) {
     const Trie::Node& node = nodes[i];
     const StackSet to = (*path_[node.depth])[node.byte];
     if (to == Recognizer::kDead) {
       i = node.end;
       continue;
     }
-    for (const TokenId token : trie.tokens(i)) allow(words, token);
+    for (const TokenId token : trie.tokens(i)) out.added.push_back(token);
     if (node.end > i + 1) path_[node.depth + 1u] = &recognizer.row(to);
     ++i;
   }
-}
-
-// If exactly the plain tokens of up to n characters are allowed among plain tokens: n, or the index of the mask of all
-// plain tokens. Else kNoRun.
-int MaskMaker::plain_run(Recognizer& recognizer, StackSet set) {
-  const Vocabulary::Impl& v = vocabulary_->impl();
-  const int longest = static_cast<int>(v.all.depth());
-  for (int run = 0; run <= Vocabulary::Impl::kMostCounted; ++run) {
-    StackSet after = after_plain(recognizer, set);
-    if (after == Recognizer::kDead) return run > 0 && no_plain(recognizer.row(set)) ? run : kNoRun;
-    after = recognizer.representative(after, longest);
-    if (after == set) return Vocabulary::Impl::kMostCounted + 1;
-    set = after;
-  }
-  return kNoRun;
-}
-
-// The set after one plain character, if it is the same whichever comes; else kDead.
-StackSet MaskMaker::after_plain(Recognizer& recognizer, StackSet set) {
-  const auto found = plain_.find(set);
-  if (found != plain_.end()) return found->second;
-  const Recognizer::Row& row = recognizer.row(set);
-  StackSet after = after_range(row, 0x23, 0x5b);
-  bool same =
-      after != Recognizer::kDead && after_range(row, 0x20, 0x21) == after && after_range(row, 0x5d, 0x7f) == after;
-  for (const Lead& lead : kLeads) {
-    StackSet last = Recognizer::kDead;
-    for (int byte = lead.first; same && byte <= lead.last; ++byte) {
-      StackSet s = row[static_cast<size_t>(byte)];
-      same = s != Recognizer::kDead;
-      if (!same || s == last) continue;
-      last = s;
-      s = after_range(recognizer.row(s), lead.second_first, lead.second_last);
-      for (int i = 0; i < lead.more && s != Recognizer::kDead; ++i) s = after_range(recognizer.row(s), 0x80, 0xbf);
-      same = s == after;
-    }
-  }
-  if (!same) after = Recognizer::kDead;
-  plain_.emplace(set, after);
-  return after;
 }
 
 }  // namespace sluice::grammar

@@ -192,10 +192,14 @@ bool MemberPositions::begins_allowed(uint32_t key_state, const Set& set) const {
   return std::any_of(alive.begin(), alive.end(), [&](uint32_t c) { return test(set.allowed, c); });
 }
 
-uint32_t MemberPositions::after_byte(const Position& p, uint8_t byte) {
-  const uint32_t state = keys_.row(p.phase == Phase::kStart ? 0 : p.extra)[byte];
-  if (state == SubsetAutomaton::kDead || !begins_allowed(state, sets_[p.seen])) return kDead;
+uint32_t MemberPositions::after_key(const Position& p, uint32_t state) {
+  if (!begins_allowed(state, sets_[p.seen])) return kDead;
   return number({Phase::kKey, p.seen, state});
+}
+
+bool MemberPositions::begins_any_text(const Position& p) {
+  if (p.phase != Phase::kKey) return false;
+  return keys_.any_text_follows(p.extra, [&](uint32_t c) { return test(sets_[p.seen].allowed, c); });
 }
 
 int MemberPositions::complete_key(const Position& p) const {

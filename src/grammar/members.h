@@ -32,9 +32,13 @@ class MemberPositions {
 
   // Whether the object may end here. kStart and kAfter only.
   bool may_end(const Position& p) const { return sets_[p.seen].complete; }
-  // The position after the next byte of a key; kDead if no allowed key goes on with it. kStart and kKey only.
+  // The states of the keys' automaton after the next byte, and the position in one of them; kDead if no allowed key has
+  // that state. kStart and kKey only.
   static constexpr uint32_t kDead = UINT32_MAX;
-  uint32_t after_byte(const Position& p, uint8_t byte);
+  const SubsetAutomaton::Row& key_row(const Position& p) { return keys_.row(p.phase == Phase::kStart ? 0 : p.extra); }
+  uint32_t after_key(const Position& p, uint32_t state);
+  // Whether any plain text may follow in a key of one class.
+  bool begins_any_text(const Position& p);
   // The class whose key is complete, or -1. The position of its value, and the one after it.
   int complete_key(const Position& p) const;
   uint32_t value_of(const Position& p, int member_class) {

@@ -193,26 +193,53 @@ bool Recognizer::complete(StackSet set) {
   return known_[set].complete > 0;
 }
 
+StackSet& Recognizer::known_representative(StackSet set, size_t index) {
+  std::vector<StackSet>& all = known_[set].representatives;
+  if (index >= all.size()) all.resize(longest_.size(), UINT32_MAX);
+  return all[index];
+}
+
 StackSet Recognizer::representative(StackSet set, int longest) {
   if (!frames_.has_counters()) return set;
+  const auto index = static_cast<size_t>(std::find(longest_.begin(), longest_.end(), longest) - longest_.begin());
+  if (index == longest_.size()) longest_.push_back(longest);
+  if (const StackSet known = known_representative(set, index); known != UINT32_MAX) return known;
   std::vector<StackSet> todo = {set};
   while (!todo.empty()) {
     const StackSet s = todo.back();
     const size_t before = todo.size();
     for (size_t i = 0; i < size(s); ++i) {
-      if (known_[entry(s, i).below].representative == UINT32_MAX) todo.push_back(entry(s, i).below);
+      if (known_representative(entry(s, i).below, index) == UINT32_MAX) todo.push_back(entry(s, i).below);
     }
     if (todo.size() != before) continue;
     todo.pop_back();
-    if (known_[s].representative != UINT32_MAX) continue;
+    if (known_representative(s, index) != UINT32_MAX) continue;
     StackSet r = make(has_empty(s), {});
     for (size_t i = 0; i < size(s); ++i) {
       const Entry e = entry(s, i);
-      r = unite(r, push(frames_.representative(e.frame, longest), known_[e.below].representative));
+      r = unite(r, push(frames_.representative(e.frame, longest), known_representative(e.below, index)));
     }
-    known_[s].representative = r;
+    known_representative(s, index) = r;
   }
-  return known_[set].representative;
+  return known_representative(set, index);
+}
+
+bool Recognizer::begins_any_text(StackSet set) {
+  for (size_t i = 0; i < size(set); ++i) {
+    if (frames_.begins_any_text(entry(set, i).frame)) return true;
+  }
+  return false;
+}
+
+std::optional<Recognizer::Counted> Recognizer::counted(StackSet set) {
+  if (has_empty(set) || size(set) != 1) return std::nullopt;
+  const Entry e = entry(set, 0);
+  const Frames::Call* item = frames_.item(e.frame);
+  if (item == nullptr) return std::nullopt;
+  const FrameId then = frames_.at(item->then);
+  return Counted{.item = push(frames_.start(item->callee), kEmpty),
+                 .after = then == Frames::kFinished ? e.below : push(then, e.below),
+                 .behind = pops(e) ? e.below : kDead};
 }
 
 size_t Recognizer::bytes() const {

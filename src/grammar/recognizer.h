@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -40,6 +41,14 @@ class Recognizer {
   // The special tokens that may come next.
   const std::vector<Special>& specials(StackSet set);
   bool complete(StackSet set);  // the text may end here
+  // Whether any plain text (see PlainText) may follow one of the stacks, as far as its top frame tells.
+  bool begins_any_text(StackSet set);
+  // For a set that repeats something: the set of one item alone, the one after an item, and the one after the last item
+  // if that has come, else kDead. None for other sets.
+  struct Counted {
+    StackSet item = kDead, after = kDead, behind = kDead;
+  };
+  std::optional<Counted> counted(StackSet set);
   // A set that texts of at most `longest` bytes cannot tell from this one.
   StackSet representative(StackSet set, int longest);
 
@@ -58,8 +67,8 @@ class Recognizer {
   struct Known {
     std::unique_ptr<Row> row;
     std::unique_ptr<std::vector<Special>> specials;
-    int8_t complete = -1;  // -1: not computed
-    StackSet representative = UINT32_MAX;
+    int8_t complete = -1;                   // -1: not computed
+    std::vector<StackSet> representatives;  // by index in longest_; UINT32_MAX: not computed
   };
 
   // A set: a word that tells whether the empty stack is in it, then its entries by frame.
@@ -68,6 +77,7 @@ class Recognizer {
   size_t size(StackSet set) const { return sets_[set].size() / 2; }
   Entry entry(StackSet set, size_t i) const { return {sets_[set][1 + 2 * i], sets_[set][2 + 2 * i]}; }
   StackSet push(FrameId frame, StackSet below);
+  StackSet& known_representative(StackSet set, size_t index);
   StackSet push_chain(uint32_t chain, StackSet below);
   StackSet unite(StackSet a, StackSet b);
   bool try_unite(StackSet a, StackSet b, std::vector<std::pair<StackSet, StackSet>>& todo);
@@ -82,6 +92,7 @@ class Recognizer {
   std::vector<Known> known_;
   std::unordered_map<uint64_t, StackSet> unions_;
   std::vector<uint32_t> words_;  // of the set that is being made
+  std::vector<int> longest_;     // lengths that were asked for
   size_t rows_ = 0;
   StackSet start_ = 0;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "grammar/plain_states.h"
+
 namespace sluice::grammar {
 
 SubsetAutomaton::SubsetAutomaton(std::vector<Automaton> languages) : languages_(std::move(languages)) {
@@ -38,6 +40,16 @@ uint32_t SubsetAutomaton::state_of(std::vector<uint32_t>& set) {
   bytes_ += sizeof(State) + (state.alive.capacity() + state.accepted.capacity()) * sizeof(uint32_t);
   states_.push_back(std::move(state));
   return id;
+}
+
+bool SubsetAutomaton::begins_any_text(uint32_t member) {
+  const size_t tag = tag_of(member);
+  free_.resize(languages_.size());
+  if (free_[tag].empty()) {
+    free_[tag] = states_before_any_text(languages_[tag]);
+    bytes_ += free_[tag].size() / 8;
+  }
+  return free_[tag][member - first_[tag]];
 }
 
 const SubsetAutomaton::Row& SubsetAutomaton::row(uint32_t state) {

@@ -26,6 +26,16 @@ class SubsetAutomaton {
   // Tags of the languages that have the text so far, and of those that have a text that begins with it; ascending.
   std::span<const uint32_t> accepted(uint32_t state) const { return states_[state].accepted; }
   std::span<const uint32_t> alive(uint32_t state) const { return states_[state].alive; }
+  // Whether any plain text (see PlainText) may follow in one of the languages for which `allowed(tag)` is true. May be
+  // false although several languages together have all of it.
+  template <class Allowed>
+  bool any_text_follows(uint32_t state, Allowed allowed) {
+    for (const uint32_t member : sets_[state]) {
+      if (!allowed(static_cast<uint32_t>(tag_of(member)))) continue;
+      if (begins_any_text(member)) return true;
+    }
+    return false;
+  }
   // Whether no byte may follow.
   bool final_only(uint32_t state) { return states_[state].leaf; }
   size_t bytes() const { return bytes_ + sets_.bytes(); }
@@ -39,11 +49,13 @@ class SubsetAutomaton {
 
   uint32_t state_of(std::vector<uint32_t>& set);
   size_t tag_of(uint32_t state) const;
+  bool begins_any_text(uint32_t member);
 
   std::vector<Automaton> languages_;
   std::vector<uint32_t> first_;  // number of each language's state 0 among the states of all
   Interner sets_;
   std::vector<State> states_;
+  std::vector<std::vector<bool>> free_;  // by language: its states that any plain text may follow
   size_t bytes_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "grammar/vocabulary.h"
 
 #include <algorithm>
+#include <climits>
 
 #include "base/check.h"
 #include "grammar/end_finder.h"
@@ -24,36 +25,33 @@ int plain_characters(std::string_view bytes) {
   return EndFinder::whole(state) ? characters : -1;
 }
 
-std::vector<Trie::Token> select(std::span<const std::string> tokens, bool with_plain, bool with_others) {
-  std::vector<Trie::Token> out;
-  for (size_t id = 0; id < tokens.size(); ++id) {
-    if (tokens[id].empty() || !(plain_characters(tokens[id]) >= 0 ? with_plain : with_others)) continue;
-    out.emplace_back(tokens[id], static_cast<TokenId>(id));
-  }
-  return out;
-}
-
-std::vector<Mask> plain_masks(std::span<const std::string> tokens, size_t words) {
-  std::vector<Mask> masks(Vocabulary::Impl::kMostCounted + 2, Mask(words));
-  for (size_t id = 0; id < tokens.size(); ++id) {
-    const int characters = tokens[id].empty() ? -1 : plain_characters(tokens[id]);
+TokenGroup group_of(std::span<const std::string> tokens, int least, int most, size_t words) {
+  std::vector<Trie::Token> plain, others;
+  std::vector<std::pair<int, TokenId>> by_characters;
+  Mask all_plain(words);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto bytes = static_cast<int>(tokens[i].size());
+    if (bytes == 0 || bytes < least || bytes > most) continue;
+    const auto id = static_cast<TokenId>(i);
+    const int characters = plain_characters(tokens[i]);
+    (characters >= 0 ? plain : others).emplace_back(tokens[i], id);
     if (characters < 0) continue;
-    for (size_t i = std::min<size_t>(characters, masks.size() - 1); i < masks.size(); ++i) {
-      allow(masks[i], static_cast<TokenId>(id));
-    }
+    by_characters.emplace_back(characters, id);
+    allow(all_plain, id);
   }
-  return masks;
-}
-
-std::array<Mask, 256> masks_by_first(std::span<const std::string> tokens, size_t words) {
-  std::array<Mask, 256> masks;
-  for (size_t id = 0; id < tokens.size(); ++id) {
-    if (tokens[id].empty() || plain_characters(tokens[id]) < 0) continue;
-    Mask& mask = masks[static_cast<uint8_t>(tokens[id][0])];
-    mask.resize(words);
-    allow(mask, static_cast<TokenId>(id));
+  std::sort(by_characters.begin(), by_characters.end());
+  TokenGroup group{.plain = Trie(std::move(plain)),
+                   .others = Trie(std::move(others)),
+                   .all_plain = std::move(all_plain),
+                   .by_characters = {},
+                   .ends = {}};
+  group.longest = static_cast<int>(std::max(group.plain.depth(), group.others.depth()));
+  for (const auto& [characters, id] : by_characters) {
+    group.ends.resize(static_cast<size_t>(characters) + 1, group.by_characters.size());
+    group.by_characters.push_back(id);
+    group.ends.back() = group.by_characters.size();
   }
-  return masks;
+  return group;
 }
 
 }  // namespace
@@ -62,13 +60,14 @@ Vocabulary::Vocabulary(std::span<const std::string> tokens, Options options) {
   CHECK(static_cast<size_t>(options.width) >= tokens.size(), "a mask of {} tokens for a vocabulary of {}",
         options.width, tokens.size());
   const size_t words = (static_cast<size_t>(options.width) + 31) / 32;
-  impl_ = std::make_unique<const Impl>(Impl{.tokens = {tokens.begin(), tokens.end()},
-                                            .options = std::move(options),
-                                            .all = Trie(select(tokens, true, true)),
-                                            .others = Trie(select(tokens, false, true)),
-                                            .letters = Trie(select(tokens, true, false)),
-                                            .by_first = masks_by_first(tokens, words),
-                                            .plain = plain_masks(tokens, words)});
+  Impl impl{.tokens = {tokens.begin(), tokens.end()},
+            .options = std::move(options),
+            .groups = {group_of(tokens, 1, Impl::kShort, words), group_of(tokens, Impl::kShort + 1, INT_MAX, words)},
+            .all_plain = Mask(words)};
+  for (const TokenGroup& group : impl.groups) {
+    for (size_t w = 0; w < words; ++w) impl.all_plain[w] |= group.all_plain[w];
+  }
+  impl_ = std::make_unique<const Impl>(std::move(impl));
 }
 
 Vocabulary::~Vocabulary() = default;
