@@ -126,21 +126,21 @@ void Api::serve_json(const EndpointInfo& endpoint, const Json& body, const Calle
   endpoint.run(call);
 }
 
-// The table's row checks the field's type; whether it may be left out is the row's decision, too.
+// The table's row checks the field's type.
 void Api::choose_model(Call& call, const Json& body) const {
   const Parameter* row = find_parameter(call.endpoint, "model");
   const auto value = body.find("model");
   const bool given = row != nullptr && value != body.end() && !value->is_null() && !is_string(*value, "");
   if (!given) {
-    if (row != nullptr && row->required) throw missing_parameter("model");
-    if (auto model = models_->first()) call.model = std::move(*model);
-    if (row != nullptr && call.model.engine == nullptr) throw model_not_found("");
-    return;
+    if (auto model = row != nullptr ? models_->only() : models_->first()) call.model = std::move(*model);
+    if (row == nullptr || call.model.engine != nullptr) return;
+    const std::vector<std::string> names = models_->names();
+    throw names.empty() ? model_not_found("", names) : model_not_named(names);
   }
   check_parameter(*row, *value, 0);
   const auto& name = value->get_ref<const std::string&>();
-  std::optional<ServedModel> model = models_->find(name);
-  if (!model) throw model_not_found(name);
+  std::optional<ServedModel> model = find_model(*models_, *call.endpoint.dialect, name);
+  if (!model) throw model_not_found(name, models_->names());
   call.model = std::move(*model);
 }
 

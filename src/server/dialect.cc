@@ -11,10 +11,27 @@ const Dialect& default_dialect() {
   return *dialect;
 }
 
+const Dialect& dialect_of(std::string_view path) {
+  for (const Dialect* dialect : Registry<Dialect>::all()) {
+    for (const std::string_view prefix : dialect->prefixes) {
+      if (path.starts_with(prefix)) return *dialect;
+    }
+  }
+  return default_dialect();
+}
+
+std::optional<ServedModel> find_model(const Models& models, const Dialect& dialect, std::string_view name) {
+  std::optional<ServedModel> model = models.find(name);
+  const std::string_view suffix = dialect.model_suffix;
+  if (model || suffix.empty() || !name.ends_with(suffix)) return model;
+  return models.find(name.substr(0, name.size() - suffix.size()));
+}
+
 HttpResponse to_response(const ApiError& error) { return to_response(error, default_dialect()); }
 
 HttpResponse to_response(const ApiError& error, const Dialect& dialect) {
-  HttpResponse response{.status = error.status, .body = dialect.error_body(error)};
+  const int status = dialect.status != nullptr ? dialect.status(error) : error.status;
+  HttpResponse response{.status = status, .body = dialect.error_body(error)};
   if (error.retry_after_s > 0) response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;

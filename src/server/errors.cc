@@ -27,6 +27,13 @@ std::string_view type_with_article(const Json& value) {
   }
 }
 
+// "Served: `a`, `b`."
+std::string list_of(const std::vector<std::string>& served) {
+  std::string names;
+  for (const std::string& name : served) names += fmt::format("{}`{}`", names.empty() ? "" : ", ", name);
+  return served.empty() ? "No model is served." : fmt::format("Served: {}.", names);
+}
+
 }  // namespace
 
 ApiError to_api_error(const Error& error) {
@@ -66,10 +73,17 @@ ApiError unsupported_parameter(std::string path, std::string_view reason) {
           .code = "unsupported_parameter"};
 }
 
-ApiError model_not_found(std::string_view model) {
+ApiError model_not_found(std::string_view model, const std::vector<std::string>& served) {
   return {.status = 404,
-          .message = fmt::format("The model `{}` does not exist or you do not have access to it.", quotable(model)),
+          .message = fmt::format("The model `{}` does not exist or you do not have access to it. {}", quotable(model),
+                                 list_of(served)),
           .code = "model_not_found"};
+}
+
+ApiError model_not_named(const std::vector<std::string>& served) {
+  return {.message = fmt::format("Missing required parameter: 'model'. {}", list_of(served)),
+          .param = "model",
+          .code = "missing_required_parameter"};
 }
 
 ApiError server_fault() {

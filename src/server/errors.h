@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "server/http/http.h"
@@ -36,7 +37,10 @@ ApiError missing_parameter(std::string path);
 ApiError invalid_type(std::string path, std::string_view expected, const Json& got);
 ApiError invalid_value(std::string path, std::string message);
 ApiError unsupported_parameter(std::string path, std::string_view reason);
-ApiError model_not_found(std::string_view model);
+// `served`: the names that would have been found, for the message.
+ApiError model_not_found(std::string_view model, const std::vector<std::string>& served);
+// No model was named, and there are several.
+ApiError model_not_named(const std::vector<std::string>& served);
 ApiError server_fault();
 // Queue full or draining: 503 with Retry-After.
 ApiError overloaded(std::string message);

@@ -73,10 +73,10 @@ std::vector<std::string> read_origins(const std::vector<std::string>& origins) {
   return origins;
 }
 
-// The headers that pages may send: our own, and those of the OpenAI libraries among the `requested` ones.
+// The headers that pages may send: our own, and those of vendors' libraries among the `requested` ones.
 std::string allowed_headers(std::string_view requested) {
   constexpr size_t kMaxNames = 64;
-  std::vector<std::string> names = {"authorization", "content-type", "x-request-id", "x-request-timeout"};
+  std::vector<std::string> names = {"authorization", "content-type", "x-request-id", "x-request-timeout", "x-api-key"};
   while (!requested.empty() && names.size() < kMaxNames) {
     const size_t comma = std::min(requested.find(','), requested.size());
     std::string_view name = requested.substr(0, comma);
@@ -84,9 +84,9 @@ std::string allowed_headers(std::string_view requested) {
     while (name.starts_with(' ')) name.remove_prefix(1);
     while (name.ends_with(' ')) name.remove_suffix(1);
     const std::string lower = lower_case(name);
-    if ((lower.starts_with("x-stainless-") || lower.starts_with("openai-")) && all_of(lower, "-")) {
-      names.push_back(lower);
-    }
+    const bool vendor =
+        lower.starts_with("x-stainless-") || lower.starts_with("openai-") || lower.starts_with("anthropic-");
+    if (vendor && all_of(lower, "-")) names.push_back(lower);
   }
   return join(names);
 }
@@ -141,7 +141,7 @@ std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& a
   if (preflight && allowed_origin(request)) return HttpResponse{.status = 204};  // cors() adds the headers
   Router::Match match = router_.match(request.method, request.path);
   const bool has_dialect = match.route != nullptr && match.route->dialect != nullptr;
-  const Dialect& dialect = has_dialect ? *match.route->dialect : default_dialect();
+  const Dialect& dialect = has_dialect ? *match.route->dialect : dialect_of(request.path);
   const bool is_public = match.route != nullptr && (match.route->flags & Route::kPublic) != 0;
   // This comes before anything is said about the path: without a key, known and unknown paths look the same.
   if (!is_public) {
@@ -151,7 +151,8 @@ std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& a
     return to_response(
         {.status = 404,
          .message = fmt::format("Unknown request URL: {} {}.", quotable(request.method), quotable(request.path)),
-         .code = "unknown_url"});
+         .code = "unknown_url"},
+        dialect);
   }
   match.allowed.emplace_back("OPTIONS");
   if (request.method == "OPTIONS") return HttpResponse{.status = 204, .headers = {{"Allow", join(match.allowed)}}};
@@ -160,7 +161,8 @@ std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& a
         to_response({.status = 405,
                      .message = fmt::format("Not allowed to {} on {} (try {}).", quotable(request.method),
                                             quotable(request.path), match.allowed.front()),
-                     .code = "method_not_supported"});
+                     .code = "method_not_supported"},
+                    dialect);
     response.headers.emplace_back("Allow", join(match.allowed));
     return response;
   }
@@ -200,16 +202,18 @@ std::optional<HttpResponse> Gate::check_host(const HttpRequest& request) const {
 std::optional<HttpResponse> Gate::check_key(const HttpRequest& request, const Dialect& dialect,
                                             RequestContext& context) const {
   if (!keys_.required()) return std::nullopt;
-  const auto header = request.header("Authorization");
-  const auto token = header ? bearer_token(*header) : std::nullopt;
-  if (!token) {
+  const auto authorization = request.header("Authorization");
+  const auto token = authorization ? bearer_token(*authorization) : std::nullopt;
+  const auto key = request.header("X-Api-Key");
+  if (!token && !key) {
     return to_response(
         {.status = 401,
          .message = "You didn't provide an API key. Send it in an Authorization header using Bearer auth "
-                    "(Authorization: Bearer YOUR_KEY)."},
+                    "(Authorization: Bearer YOUR_KEY), or in the header X-Api-Key."},
         dialect);
   }
-  auto tenant = keys_.tenant(*token);
+  auto tenant = token ? keys_.tenant(*token) : std::nullopt;
+  if (!tenant && key) tenant = keys_.tenant(*key);
   if (!tenant) {
     return to_response({.status = 401, .message = "Incorrect API key provided.", .code = "invalid_api_key"}, dialect);
   }

@@ -184,7 +184,7 @@ void Generation::take(int prompt, Event event) {
       Headers headers = job_.headers;
       headers.emplace_back("Cache-Control", "no-cache");
       headers.emplace_back("X-Accel-Buffering", "no");
-      to->start_stream({.content_type = "text/event-stream; charset=utf-8", .headers = std::move(headers)});
+      to->start_stream({.content_type = std::string(job_.format->stream_type()), .headers = std::move(headers)});
     }
     to->write(std::move(data));
   }

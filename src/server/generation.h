@@ -20,8 +20,9 @@ class AnswerFormat {
   virtual ~AnswerFormat() = default;
   // `prompt` is the index of the request. Returns what a stream sends for the event, which may be nothing.
   virtual std::string on_event(int prompt, Event event) = 0;
-  virtual std::string stream_end() = 0;                            // after the last event
-  virtual std::string stream_error(const ApiError& error) = 0;     // instead of stream_end
+  virtual std::string stream_end() = 0;                         // after the last event
+  virtual std::string stream_error(const ApiError& error) = 0;  // instead of stream_end
+  virtual std::string_view stream_type() const { return "text/event-stream; charset=utf-8"; }
   virtual std::string body() = 0;                                  // whole answer, when it is not streamed
   virtual HttpResponse error_response(const ApiError& error) = 0;  // when nothing was sent yet
 };

@@ -66,6 +66,21 @@ std::optional<ServedModel> Models::first() const {
   return models_.empty() ? std::nullopt : std::optional(models_.front());
 }
 
+std::vector<std::string> Models::names() const {
+  std::vector<std::string> out;
+  const std::lock_guard lock(mutex_);
+  for (const ServedModel& model : models_) out.push_back(model.name);
+  return out;
+}
+
+std::optional<ServedModel> Models::only() const {
+  const std::lock_guard lock(mutex_);
+  const bool one = !models_.empty() && std::all_of(models_.begin(), models_.end(), [&](const ServedModel& model) {
+    return model.engine == models_.front().engine;
+  });
+  return one ? std::optional(models_.front()) : std::nullopt;
+}
+
 std::shared_ptr<Models> Models::single(Engine& engine, const std::vector<std::string>& names) {
   const std::shared_ptr<Engine> unowned(std::shared_ptr<void>(), &engine);
   auto models = std::make_shared<Models>();

@@ -34,8 +34,11 @@ class Models {
   bool unload(std::string_view name);
 
   std::optional<ServedModel> find(std::string_view name) const;
-  std::vector<ServedModel> all() const;      // every name, in the order in which they came
-  std::optional<ServedModel> first() const;  // what requests without a model get; none while nothing is loaded
+  std::vector<ServedModel> all() const;  // every name, in the order in which they came
+  std::vector<std::string> names() const;
+  std::optional<ServedModel> first() const;
+  // What requests without a model get: the one that is served, under its first name. None while there are several.
+  std::optional<ServedModel> only() const;
 
  private:
   void add(std::string name, std::shared_ptr<Engine> engine);

@@ -119,7 +119,7 @@ struct Server::Impl final : HttpHandler {
   }
 
   void on_request(HttpRequest request, std::shared_ptr<HttpReply> reply) override {
-    answer_faults(reply, [&] {
+    answer_faults(reply, dialect_of(request.path), [&] {
       // The result is the same as in on_header: the header has not changed since.
       Gate::Admission admission;
       if (auto refused = gate.check(request, admission)) return reply->send(std::move(*refused));
@@ -130,35 +130,39 @@ struct Server::Impl final : HttpHandler {
       const auto size = request.body.size() > kLargeBody ? WorkerPool::Size::kLarge : WorkerPool::Size::kSmall;
       workers.post(size,
                    [&route, request = std::move(request), context = std::move(admission.context), reply]() mutable {
-                     answer_faults(reply, [&] { route.handle(std::move(request), std::move(context), reply); });
+                     answer_faults(reply, dialect_of(route.path),
+                                   [&] { route.handle(std::move(request), std::move(context), reply); });
                    });
     });
   }
 
   // Runs a task that answers a request. What it throws becomes the answer, if there is none yet.
   template <class F>
-  static void answer_faults(const std::shared_ptr<HttpReply>& reply, F&& task) {
+  static void answer_faults(const std::shared_ptr<HttpReply>& reply, const Dialect& dialect, F&& task) {
     try {
       task();
     } catch (const std::bad_alloc&) {
-      reply->send(to_response(out_of_memory()));
+      reply->send(to_response(out_of_memory(), dialect));
     } catch (const std::exception& e) {
       log::error("a request failed: {}", e.what());
-      reply->send(to_response(server_fault()));
+      reply->send(to_response(server_fault(), dialect));
     }
   }
 
-  HttpResponse on_refused(int status, std::string_view code, std::string message) override {
+  HttpResponse on_refused(std::string_view path, int status, std::string_view code, std::string message) override {
     ApiError error{.status = status, .message = std::move(message), .code = std::string(code)};
     if (status == 503) error = overloaded(error.message);
     if (status == 500) error.type = "server_error";
-    return to_response(error);
+    return to_response(error, dialect_of(path));
   }
 
   Headers common_headers(const HttpRequest* request) override {
     Headers headers = request != nullptr ? gate.cors(*request) : Headers();
     const bool has_id = request != nullptr && !request->id.empty();
-    headers.emplace_back("X-Request-Id", has_id ? request->id : request_id(request));
+    std::string id = has_id ? request->id : request_id(request);
+    const Dialect& dialect = request != nullptr ? dialect_of(request->path) : default_dialect();
+    if (!dialect.request_id_header.empty()) headers.emplace_back(dialect.request_id_header, id);
+    headers.emplace_back("X-Request-Id", std::move(id));
     return headers;
   }
 

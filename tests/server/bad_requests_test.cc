@@ -72,9 +72,7 @@ TEST_F(BadRequests, NotJson) {
 TEST_F(BadRequests, Chat) {
   expect_rows(
       "/v1/chat/completions",
-      {{R"({})", "model", "missing_required_parameter"},
-       {R"({"messages":[{"role":"user","content":"hi"}]})", "model", "missing_required_parameter"},
-       {R"({"model":null,"messages":[{"role":"user","content":"hi"}]})", "model", "missing_required_parameter"},
+      {{R"({})", "messages", "missing_required_parameter"},
        {R"({"model":"fake"})", "messages", "missing_required_parameter"},
        {R"({"model":"other","messages":[{"role":"user","content":"hi"}]})", "", "model_not_found", 404},
        {R"({"model":5,"messages":[]})", "model", "invalid_type"},

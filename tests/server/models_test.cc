@@ -36,8 +36,26 @@ TEST(Models, RequestsGoToTheModelTheyName) {
   EXPECT_EQ(api.complete("/v1/completions", {{"model", "b"}, {"prompt", "x"}}).body["model"], "b");
   EXPECT_EQ(a->submitted, 0);
   EXPECT_EQ(b->submitted, 1);
-  EXPECT_EQ(api.complete("/tokenize", {{"prompt", "x"}}).status, 200);
+  EXPECT_EQ(api.complete("/tokenize", {{"model", "a"}, {"prompt", "x"}}).status, 200);
   EXPECT_EQ(a->tokenized, 1);
+}
+
+// A model may be left out while one is served, under whatever names.
+TEST(Models, AModelMayBeLeftOut) {
+  const auto models = std::make_shared<Models>();
+  models->load("a", std::make_shared<FakeEngine>());
+  models->alias("b", "a");
+  Api api(models, {});
+  EXPECT_EQ(api.complete("/v1/completions", {{"prompt", "x"}}).body["model"], "a");
+  EXPECT_EQ(api.complete("/v1/completions", {{"model", nullptr}, {"prompt", "x"}}).status, 200);
+  models->load("c", std::make_shared<FakeEngine>());
+  const ApiResult two = api.complete("/v1/completions", {{"prompt", "x"}});
+  EXPECT_EQ(two.status, 400);
+  EXPECT_EQ(two.body["error"]["message"], "Missing required parameter: 'model'. Served: `a`, `b`, `c`.");
+  const ApiResult other = api.complete("/v1/completions", {{"model", "d"}, {"prompt", "x"}});
+  EXPECT_EQ(other.status, 404);
+  EXPECT_EQ(other.body["error"]["message"],
+            "The model `d` does not exist or you do not have access to it. Served: `a`, `b`, `c`.");
 }
 
 // The engine of an unloaded model lives until its last request has ended, which then is its only owner.

@@ -60,7 +60,8 @@ class Connection::Reply : public HttpReply {
     if (used_) return;
     // A reply that is dropped without an answer is a fault of the handler. The client must not wait for it.
     on_connection([](Connection& c) {
-      if (c.state_ == State::kAnswering) c.send(c.context_.handler.on_refused(500, "", "The request was dropped."));
+      if (c.state_ == State::kAnswering)
+        c.send(c.context_.handler.on_refused(c.request_.path, 500, "", "The request was dropped."));
     });
   }
 
@@ -311,13 +312,13 @@ void Connection::on_header() {
   if (!rejection_ && entry_.place != ConnectionTable::Place::kNormal) {
     close_after_ = true;
     if (!context_.handler.is_essential(request)) {
-      rejection_ = context_.handler.on_refused(503, "server_is_overloaded",
+      rejection_ = context_.handler.on_refused(request.path, 503, "server_is_overloaded",
                                                entry_.place == ConnectionTable::Place::kReserve
                                                    ? "The server has too many connections."
                                                    : "Your address has too many connections to this server.");
     }
   } else if (!rejection_ && !context_.bodies.fits(static_cast<int64_t>(length.value_or(0)))) {
-    rejection_ = context_.handler.on_refused(503, "server_is_overloaded", kBodiesExhausted);
+    rejection_ = context_.handler.on_refused(request.path, 503, "server_is_overloaded", kBodiesExhausted);
   }
   if (parser_->state() == HttpParser::State::kDone) return;
   if (rejection_) {
@@ -371,7 +372,7 @@ void Connection::refuse(int status, const std::string& code, const std::string& 
   charge_ = nullptr;
   set_state(State::kAnswering);
   close_after_ = true;
-  send(context_.handler.on_refused(status, code, message));
+  send(context_.handler.on_refused(request_.path, status, code, message));
 }
 
 // Writing

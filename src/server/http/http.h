@@ -64,8 +64,9 @@ class HttpHandler {
   // True for requests that are answered even when the server has too many connections: health and metrics.
   virtual bool is_essential(const HttpRequest& request) = 0;
   virtual void on_request(HttpRequest request, std::shared_ptr<HttpReply> reply) = 0;
-  // Makes the answer to a request that the transport refuses: a malformed message, a limit, a timeout.
-  virtual HttpResponse on_refused(int status, std::string_view code, std::string message) = 0;
+  // Makes the answer to a request that the transport refuses: a malformed message, a limit, a timeout. The path is
+  // empty if the header could not be read.
+  virtual HttpResponse on_refused(std::string_view path, int status, std::string_view code, std::string message) = 0;
   // Headers of every response to the request (X-Request-Id, CORS). `request` is null if the transport refused a
   // request whose header it could not read.
   virtual Headers common_headers(const HttpRequest* request) = 0;

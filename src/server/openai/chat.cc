@@ -18,8 +18,6 @@ struct ChatFields {
   bool want_logprobs = false;
   int top_logprobs = 0;
   bool has_max_completion_tokens = false;
-  Json tool_choice;  // "none", "auto", "required", an object that names a function, or null
-  bool parallel_tool_calls = true;
 };
 
 Json token_entry(const Engine& engine, const TokenLogprob& token) {
@@ -178,7 +176,7 @@ void set_tool_choice(Fields& f, const Json& v) {
           fmt::format("Invalid value: '{}'. Supported values are: 'none', 'auto', 'required'.", quotable(name)));
     }
   }
-  f.of<ChatFields>().tool_choice = v;
+  f.of<ConversationFields>().tool_choice = v;
 }
 
 constexpr auto kParameters = std::to_array<Parameter>({
@@ -212,7 +210,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .type = Type::kBoolean,
      .fallback = "true",
      .help = "an answer may have several calls",
-     .set = assign<&ChatFields::parallel_tool_calls>},
+     .set = assign<&ConversationFields::parallel_tool_calls>},
     refused("audio"),
     refused("modalities", R"([["text"]])"),
     refused("functions", "[[]]", "Use 'tools'"),
@@ -239,50 +237,14 @@ void check(Call& call) {
   if (chat.top_logprobs > 0 && !chat.want_logprobs) {
     throw invalid_value("top_logprobs", "Invalid 'top_logprobs': it needs 'logprobs' to be true.");
   }
-  if (!chat.parallel_tool_calls && (!conversation.tools.is_array() || conversation.tools.empty())) {
+  if (!conversation.parallel_tool_calls && (!conversation.tools.is_array() || conversation.tools.empty())) {
     throw invalid_value("parallel_tool_calls", "Invalid 'parallel_tool_calls': it needs 'tools'.");
   }
-  const bool calls = chat.tool_choice.is_object() || is_string(chat.tool_choice, "required");
-  if ((chat.tool_choice.is_string() && conversation.tools.is_null()) ||
+  const bool calls = conversation.tool_choice.is_object() || is_string(conversation.tool_choice, "required");
+  if ((conversation.tool_choice.is_string() && conversation.tools.is_null()) ||
       (calls && (!conversation.tools.is_array() || conversation.tools.empty()))) {
     throw invalid_value("tool_choice", "Invalid 'tool_choice': it needs 'tools'.");
   }
-}
-
-// What tool_choice, strict functions and parallel_tool_calls demand of the answer, as a grammar; none if they demand
-// nothing.
-std::optional<GrammarSpec> call_grammar(Call& call) {
-  const auto& chat = call.fields.of<ChatFields>();
-  const Json& tools = call.fields.of<ConversationFields>().tools;
-  if (!tools.is_array() || tools.empty() || is_string(chat.tool_choice, "none")) return std::nullopt;
-  const bool named = chat.tool_choice.is_object(), required = named || is_string(chat.tool_choice, "required");
-  const std::string name = named ? chat.tool_choice["function"]["name"].get<std::string>() : "";
-  Json functions = Json::array();
-  bool strict = false;
-  for (const Json& tool : tools) {
-    const Json& function = tool.at("function");
-    if (named && function.at("name") != name) continue;
-    const auto wants = function.find("strict");
-    strict = strict || (wants != function.end() && wants->is_boolean() && wants->get<bool>());
-    Json one = {{"name", function.at("name")}};
-    const auto parameters = function.find("parameters");
-    one["parameters"] = parameters != function.end() && parameters->is_object() ? *parameters : Json();
-    functions.push_back(std::move(one));
-  }
-  const std::string param = required ? "tool_choice" : strict ? "tools" : "parallel_tool_calls";
-  if (functions.empty()) {
-    throw invalid_value("tool_choice.function.name",
-                        fmt::format("Invalid value: '{}'. 'tools' has no such function.", quotable(name)));
-  }
-  if (!required && !strict && chat.parallel_tool_calls) return std::nullopt;
-  if (call.info().tool_syntax.empty()) {
-    throw unsupported_parameter(param, "constrains calls, and how this model writes them is not known");
-  }
-  const Json text = {{"syntax", call.info().tool_syntax},
-                     {"functions", functions},
-                     {"required", required},
-                     {"parallel", chat.parallel_tool_calls && !named}};
-  return GrammarSpec{"tool_calls", dump_json(text), param};
 }
 
 void run(Call& call) {
@@ -292,21 +254,7 @@ void run(Call& call) {
   const auto& generation = call.fields.of<GenerationFields>();
   if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;
 
-  ChatRequest request{.request = base_request(call),
-                      .chat = chat_prompt(call, /*with_tools=*/!is_string(chat.tool_choice, "none")),
-                      .add_special_tokens = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(false)};
-  request.request.prompt_param = "messages";
-  if (std::optional<GrammarSpec> calls = call_grammar(call)) {
-    if (request.request.grammar) {
-      throw ApiError{
-          .message = fmt::format("Setting '{}' and '{}' at the same time is not supported: an answer has one "
-                                 "grammar.",
-                                 calls->param, request.request.grammar->param),
-          .param = calls->param,
-          .code = "invalid_parameter_combination"};
-    }
-    request.request.grammar = std::move(calls);
-  }
+  ChatRequest request = chat_request(call);
   request.request.max_tokens_is_default = !generation.has_max_tokens && !chat.has_max_completion_tokens;
 
   GenerationJob job;

@@ -25,7 +25,7 @@ const EndpointInfo endpoint{.name = "detokenize",
                             .dialect = &kOpenAi,
                             .paths = {"/detokenize"},
                             .help = "token ids to text",
-                            .parameters = {optional_model_parameter(), kParameters},
+                            .parameters = {model_parameter(), kParameters},
                             .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 

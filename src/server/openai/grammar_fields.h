@@ -8,8 +8,6 @@
 
 namespace sluice::server {
 
-inline constexpr size_t kGrammarBytes = 1 << 20;
-
 void set_response_format(Fields& fields, const Json& value);
 std::span<const Parameter> grammar_parameters();  // GenerationFields
 

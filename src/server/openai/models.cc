@@ -24,7 +24,7 @@ void list(Call& call) {
 
 void show(Call& call) {
   const auto model = call.models.find(call.suffix);
-  if (!model) throw model_not_found(call.suffix);
+  if (!model) throw model_not_found(call.suffix, call.models.names());
   call.send({.body = dump_json(model_card(*model))});
 }
 

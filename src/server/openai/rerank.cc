@@ -83,14 +83,14 @@ void run(Call& call) {
   call.embed(std::move(job));
 }
 
-const EndpointInfo endpoint{.name = "rerank",
-                            .dialect = &kOpenAi,
-                            .paths = {"/v1/rerank", "/v2/rerank", "/rerank"},
-                            .flags = Route::kGenerates,
-                            .help = "documents ranked by their relevance to a query",
-                            .parameters = {optional_model_parameter(), kParameters, truncation_parameter(),
-                                           activation_parameter(), label_parameter()},
-                            .run = run};
+const EndpointInfo endpoint{
+    .name = "rerank",
+    .dialect = &kOpenAi,
+    .paths = {"/v1/rerank", "/v2/rerank", "/rerank"},
+    .flags = Route::kGenerates,
+    .help = "documents ranked by their relevance to a query",
+    .parameters = {model_parameter(), kParameters, truncation_parameter(), activation_parameter(), label_parameter()},
+    .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace

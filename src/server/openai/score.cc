@@ -65,14 +65,14 @@ void run(Call& call) {
   call.embed(std::move(job));
 }
 
-const EndpointInfo endpoint{.name = "score",
-                            .dialect = &kOpenAi,
-                            .paths = {"/v1/score", "/score"},
-                            .flags = Route::kGenerates,
-                            .help = "scores of pairs of texts",
-                            .parameters = {optional_model_parameter(), kParameters, truncation_parameter(),
-                                           activation_parameter(), label_parameter()},
-                            .run = run};
+const EndpointInfo endpoint{
+    .name = "score",
+    .dialect = &kOpenAi,
+    .paths = {"/v1/score", "/score"},
+    .flags = Route::kGenerates,
+    .help = "scores of pairs of texts",
+    .parameters = {model_parameter(), kParameters, truncation_parameter(), activation_parameter(), label_parameter()},
+    .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace

@@ -7,7 +7,6 @@
 
 #include "server/openai/grammar_fields.h"
 #include "server/openai/shared_fields.h"
-#include "sluice/sampling_parameters.h"
 
 namespace sluice::server {
 namespace {
@@ -91,19 +90,6 @@ void set_template_kwargs(Fields& f, const Json& v) {
   refuse_template_override(v, path);
   f.of<ConversationFields>().template_kwargs = v;
 }
-
-constexpr Parameter kModel[] = {{.name = "model",
-                                 .type = Type::kString,
-                                 .max_bytes = kLabelBytes,
-                                 .required = true,
-                                 .fallback = "required",
-                                 .help = "name of a served model"}};
-
-constexpr Parameter kOptionalModel[] = {{.name = "model",
-                                         .type = Type::kString,
-                                         .max_bytes = kLabelBytes,
-                                         .fallback = "the first served model",
-                                         .help = "name of a served model"}};
 
 constexpr Parameter kUser[] = {{.name = "user",
                                 .type = Type::kString,
@@ -252,20 +238,6 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .help = "labels; change nothing"},
 });
 
-// The row of a number among SamplingParams (sluice/sampling_parameters.h).
-template <size_t I>
-constexpr Parameter sampling_row() {
-  constexpr const SamplingParameter& kRow = kSamplingParameters[I];
-  return {.name = kRow.name,
-          .type = kRow.is_integer() ? Type::kInteger : Type::kNumber,
-          .min = kRow.min,
-          .max = kRow.max,
-          .above_min = kRow.above_min,
-          .fallback = kRow.fallback,
-          .help = kRow.help,
-          .set = [](Fields& f, const Json& v) { kRow.set(f.of<SamplingParams>(), v.get<double>()); }};
-}
-
 constexpr auto kGeneration = []<size_t... I>(std::index_sequence<I...>) {
   std::array<Parameter, kLength.size() + sizeof...(I) + kChoice.size()> rows{};
   const Parameter sampling[] = {sampling_row<I>()...};
@@ -386,8 +358,6 @@ constexpr auto kForeign = std::to_array<Parameter>({
 
 }  // namespace
 
-std::span<const Parameter> model_parameter() { return kModel; }
-std::span<const Parameter> optional_model_parameter() { return kOptionalModel; }
 std::span<const Parameter> label_parameter() { return kUser; }
 std::span<const Parameter> special_token_parameter() { return kSpecialTokens; }
 std::span<const Parameter> generation_parameters() { return kGeneration; }

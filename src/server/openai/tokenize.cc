@@ -68,7 +68,7 @@ const EndpointInfo endpoint{
     .dialect = &kOpenAi,
     .paths = {"/tokenize"},
     .help = "text or messages to token ids",
-    .parameters = {optional_model_parameter(), conversation_parameters(), kParameters, special_token_parameter()},
+    .parameters = {model_parameter(), conversation_parameters(), kParameters, special_token_parameter()},
     .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 

@@ -50,7 +50,7 @@ class PathHandler final : public HttpHandler {
     request_ = std::move(request);
   }
   bool is_essential(const HttpRequest& request) override { return request.path == "/health"; }
-  HttpResponse on_refused(int status, std::string_view, std::string message) override {
+  HttpResponse on_refused(std::string_view, int status, std::string_view, std::string message) override {
     return {.status = status, .content_type = "text/plain", .body = std::move(message)};
   }
   Headers common_headers(const HttpRequest*) override { return {}; }

@@ -1,5 +1,5 @@
-// Rules and conversions that the endpoints of OpenAI's dialect share. Their rows are in shared_parameters.cc.
-#include "server/openai/shared_fields.h"
+// Rules and conversions that the endpoints of all dialects share.
+#include "server/engine_request.h"
 
 #include <fmt/core.h>
 
@@ -10,6 +10,45 @@
 #include "server/messages.h"
 
 namespace sluice::server {
+namespace {
+
+// What tool_choice, strict functions and parallel_tool_calls demand of the answer, as a grammar; none if they demand
+// nothing.
+std::optional<GrammarSpec> call_grammar(Call& call) {
+  const auto& chat = call.fields.of<ConversationFields>();
+  const Json& tools = chat.tools;
+  if (!tools.is_array() || tools.empty() || is_string(chat.tool_choice, "none")) return std::nullopt;
+  const bool named = chat.tool_choice.is_object(), required = named || is_string(chat.tool_choice, "required");
+  const std::string name = named ? chat.tool_choice["function"]["name"].get<std::string>() : "";
+  Json functions = Json::array();
+  bool strict = false;
+  for (const Json& tool : tools) {
+    const Json& function = tool.at("function");
+    if (named && function.at("name") != name) continue;
+    const auto wants = function.find("strict");
+    strict = strict || (wants != function.end() && wants->is_boolean() && wants->get<bool>());
+    Json one = {{"name", function.at("name")}};
+    const auto parameters = function.find("parameters");
+    one["parameters"] = parameters != function.end() && parameters->is_object() ? *parameters : Json();
+    functions.push_back(std::move(one));
+  }
+  const std::string param = required ? "tool_choice" : strict ? "tools" : "parallel_tool_calls";
+  if (functions.empty()) {
+    throw invalid_value("tool_choice.function.name",
+                        fmt::format("Invalid value: '{}'. 'tools' has no such function.", quotable(name)));
+  }
+  if (!required && !strict && chat.parallel_tool_calls) return std::nullopt;
+  if (call.info().tool_syntax.empty()) {
+    throw unsupported_parameter(param, "constrains calls, and how this model writes them is not known");
+  }
+  const Json text = {{"syntax", call.info().tool_syntax},
+                     {"functions", functions},
+                     {"required", required},
+                     {"parallel", chat.parallel_tool_calls && !named}};
+  return GrammarSpec{"tool_calls", dump_json(text), param};
+}
+
+}  // namespace
 
 void refuse_task(const Call& call, std::string_view what) {
   throw ApiError{.message = fmt::format("The model '{}' does not {}: it is served for the task '{}'.", call.model.name,
@@ -77,6 +116,27 @@ std::vector<TokenId> tokenize_chat(Call& call, bool with_tools) {
   const std::string text = call.engine().render_chat(chat_prompt(call, with_tools));
   // Templates write the special tokens themselves.
   return tokenize_text(call, text, call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(false), "messages");
+}
+
+ChatRequest chat_request(Call& call) {
+  const bool with_tools = !is_string(call.fields.of<ConversationFields>().tool_choice, "none");
+  ChatRequest request{.request = base_request(call),
+                      .chat = chat_prompt(call, with_tools),
+                      .add_special_tokens = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(false)};
+  request.request.prompt_param = "messages";
+  request.request.max_tokens_is_default = !call.fields.of<GenerationFields>().has_max_tokens;
+  if (std::optional<GrammarSpec> calls = call_grammar(call)) {
+    if (request.request.grammar) {
+      throw ApiError{
+          .message = fmt::format("Setting '{}' and '{}' at the same time is not supported: an answer has one "
+                                 "grammar.",
+                                 calls->param, request.request.grammar->param),
+          .param = calls->param,
+          .code = "invalid_parameter_combination"};
+    }
+    request.request.grammar = std::move(calls);
+  }
+  return request;
 }
 
 std::string fingerprint(const ModelInfo& model) {

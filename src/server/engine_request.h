@@ -1,0 +1,66 @@
+// What the endpoints of all dialects have in common on the way to the engine. A dialect fills these values; messages,
+// tools and the choice of a tool are in the form of OpenAI's chat API.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "server/endpoint.h"
+#include "sluice/context.h"
+
+namespace sluice::server {
+
+// Besides SamplingParams, which is a group of its own and starts with the model's defaults.
+struct GenerationFields {
+  int n = 1;
+  int priority = 0;
+  std::string cache_salt;
+  bool stream = false;
+  Json stream_options;  // object or null
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool has_max_tokens = false;  // the client gave it; else it is the model's default
+  std::optional<GrammarSpec> grammar;
+};
+
+struct ConversationFields {
+  Json messages;         // array, as the client wrote it, or null
+  Json tools;            // array or null
+  Json tool_choice;      // "none", "auto", "required", an object that names a function, or null
+  Json template_kwargs;  // object or null
+  bool parallel_tool_calls = true;
+  bool add_generation_prompt = true;
+};
+
+struct SpecialTokenFields {
+  std::optional<bool> add_special_tokens;
+};
+
+// Throws ApiError(unsupported_task) unless the model generates text.
+void expect_generates(const Call& call);
+[[noreturn]] void refuse_task(const Call& call, std::string_view what);  // "give embeddings"
+
+// Rules between fields of generation. `echo`: max_tokens may be 0. Throws ApiError.
+void check_generation(Call& call, bool echo);
+
+// A request for the engine with everything but its prompt.
+Request base_request(Call& call);
+
+// Tokens of a text. Throws Error(context_length_exceeded), see check_text_length.
+std::vector<TokenId> tokenize_text(const Call& call, const std::string& text, bool add_special_tokens,
+                                   const std::string& param, size_t accepted = kBytesAlways);
+
+// The conversation as the engine takes it. `with_tools`: the template is told of the tools.
+ChatPrompt chat_prompt(Call& call, bool with_tools);
+// The conversation through the chat template and the tokenizer.
+std::vector<TokenId> tokenize_chat(Call& call, bool with_tools);
+// The next turn of the conversation. Its answer has the grammar that the request's fields and tool_choice demand.
+ChatRequest chat_request(Call& call);
+
+// Equal as long as answers are made the same way: "fp_0123456789ab".
+std::string fingerprint(const ModelInfo& model);
+
+}  // namespace sluice::server
