@@ -54,9 +54,12 @@ std::string bar(double share, int places) {
   return std::string(full, '#') + std::string(places - full, ' ');
 }
 
-std::unique_ptr<Engine> load_engine(const EngineOptions& options) {
-  LoadProgress progress;
-  return Engine::load(options, [&](double share) { progress(share); });
+std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::function<void(double)>& progress) {
+  LoadProgress shown;
+  return Engine::load(options, [&](double share) {
+    shown(share);
+    if (progress) progress(share);
+  });
 }
 
 }  // namespace sluice::cli

@@ -49,7 +49,7 @@ DownloadOptions download_options(bool allow_bin) {
 
 struct Arguments {
   std::string model;
-  bool allow_bin = false;
+  bool allow_bin = false, verify = false;
 };
 
 int pull(const Arguments& a) {
@@ -59,7 +59,9 @@ int pull(const Arguments& a) {
         ErrorCode::kInvalidRequest,
         fmt::format("'{}' is not a model name on the hub (expected org/name[:revision or GGUF type])", a.model));
   }
-  download_model(*name, download_options(a.allow_bin));
+  DownloadOptions options = download_options(a.allow_bin);
+  options.verify = a.verify;
+  download_model(*name, options);
   fmt::print("{}\n", resolve_model_path(a.model));
   return 0;
 }
@@ -70,6 +72,7 @@ std::function<int()> declare(CLI::App& app) {
       ->required()
       ->type_name("MODEL");
   app.add_flag("--allow-bin", a->allow_bin, "download torch.save files if there are no safetensors");
+  app.add_flag("--verify", a->verify, "compute the checksums of files in the cache, and download damaged ones again");
   return [a] { return pull(*a); };
 }
 

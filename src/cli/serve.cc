@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/load_engine.h"
+#include "server/loading.h"
 #include "server/server.h"
 #include "server/startup.h"
 #include "sluice/engine.h"
@@ -36,9 +37,11 @@ int serve(Arguments a) {
   server::open_standard_descriptors();
   log::set_level(a.server.log_level);
   a.server.max_connections = server::fit_connections(a.server.max_connections);
+  auto loading = std::make_unique<LoadingServer>(a.server);
   make_local(a.engine);
-  const auto engine = load_engine(a.engine);
-  Server server(*engine, a.server);
+  const auto engine = load_engine(a.engine, [&](double share) { loading->progress(share); });
+  Server server(*engine, a.server, loading->release());
+  loading.reset();
   greet(a, *engine, server.port());
   server.run();
   return engine->health().failed ? 1 : 0;

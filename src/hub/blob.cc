@@ -188,6 +188,21 @@ void receive(const RemoteFile& file, Partial& partial, const std::string& token)
   }
 }
 
+// Reads a file of the cache and compares its checksum. Tells about a damaged one; its download then replaces it.
+bool intact(const RemoteFile& file, const fs::path& path) {
+  const FileDescriptor in(path, O_RDONLY);
+  Checksum checksum(file);
+  std::vector<char> piece(1 << 20);
+  for (ssize_t size; (size = ::read(in.get(), piece.data(), piece.size())) != 0;) {
+    if (size < 0) fail_file(path, errno);
+    checksum.add({piece.data(), static_cast<size_t>(size)});
+  }
+  const std::string sum = checksum.hex();
+  if (sum == file.checksum) return true;
+  log::warning("{}: {} is damaged (its checksum is {}); it is downloaded again", file.name, path.string(), sum);
+  return false;
+}
+
 }  // namespace
 
 void check_status(const HttpResponse& response, const std::string& what) {
@@ -250,11 +265,12 @@ RemoteFile ask_for_file(const std::string& name, const Url& url, const std::stri
 }
 
 void download_blob(const RemoteFile& file, const fs::path& folder, const fs::path& lock, const std::string& token,
-                   const std::function<void(int64_t)>& on_bytes) {
+                   const std::function<void(int64_t)>& on_bytes, bool verify) {
   const fs::path final_path = folder / file.checksum;
   const auto there = [&] {
     std::error_code ignored;
-    return fs::is_regular_file(final_path, ignored) && fs::file_size(final_path, ignored) == file.size;
+    if (!fs::is_regular_file(final_path, ignored) || fs::file_size(final_path, ignored) != file.size) return false;
+    return !verify || intact(file, final_path);
   };
   if (there()) return on_bytes(static_cast<int64_t>(file.size));
   const FileDescriptor held(lock, O_RDWR | O_CREAT);

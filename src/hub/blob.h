@@ -24,9 +24,10 @@ RemoteFile ask_for_file(const std::string& name, const Url& url, const std::stri
 
 // Downloads into folder/<checksum>, unless that file exists, by way of folder/<checksum>.incomplete. `lock` is a file
 // that stays locked meanwhile, so that no other process downloads the same blob. `on_bytes` receives the number of
-// bytes added, existing ones included; it is negative for bytes that are discarded. Throws Error.
+// bytes added, existing ones included; it is negative for bytes that are discarded. With `verify`, an existing file's
+// checksum is computed, and a damaged file is replaced. Throws Error.
 void download_blob(const RemoteFile& file, const std::filesystem::path& folder, const std::filesystem::path& lock,
-                   const std::string& token, const std::function<void(int64_t)>& on_bytes);
+                   const std::string& token, const std::function<void(int64_t)>& on_bytes, bool verify = false);
 
 // Calls f(). When it throws NetworkError, calls it again after a pause, up to five times in total.
 void with_retries(const std::function<void()>& f);

@@ -156,8 +156,9 @@ class Download {
     check_space();
     report(0, 0);
     in_parallel([&](size_t i) {
-      hub::download_blob(files_[i], root_ / "blobs", locks_ / (files_[i].checksum + ".lock"), token_,
-                         [&](int64_t bytes) { report(bytes, 0); });
+      hub::download_blob(
+          files_[i], root_ / "blobs", locks_ / (files_[i].checksum + ".lock"), token_,
+          [&](int64_t bytes) { report(bytes, 0); }, options_.verify);
       report(0, 1);
     });
     for (const RemoteFile& file : files_) link(file);

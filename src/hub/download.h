@@ -19,6 +19,7 @@ struct DownloadProgress {
 struct DownloadOptions {
   bool allow_bin = false;  // accept pytorch_model*.bin when there are no safetensors
   bool text_only = false;  // fetch configuration, tokenizer and templates, but no weights
+  bool verify = false;     // compute the checksums of files in the cache, and download damaged ones again
   int parallel = 4;        // files downloaded at the same time
   std::function<void(const DownloadProgress&)> progress{};  // called from any thread, never concurrently; may be null
 };

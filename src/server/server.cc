@@ -2,13 +2,11 @@
 #include "server/server.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 
-#include "base/cgroup.h"
 #include "base/log.h"
 #include "base/numa.h"
 #include "server/api.h"
@@ -16,6 +14,7 @@
 #include "server/http/server.h"
 #include "server/metrics.h"
 #include "server/startup.h"
+#include "server/transport_options.h"
 #include "server/worker_pool.h"
 #include "sluice/version.h"
 
@@ -33,14 +32,6 @@ constexpr size_t kLargeBody = 64 << 10;
 // The time that the last bytes of aborted requests may take.
 constexpr std::chrono::milliseconds kFlushTimeout{2000};
 
-// An eighth of the memory that the process may use, between 64 MiB and 1 GiB, and always one body.
-int64_t default_total_body_bytes(int64_t max_body_bytes) {
-  const auto machine = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
-  const size_t group = cgroup_memory().total;
-  const int64_t memory = group < static_cast<size_t>(machine) ? static_cast<int64_t>(group) : machine;
-  return std::max(max_body_bytes, std::clamp<int64_t>(memory / 8, 64 << 20, 1 << 30));
-}
-
 int worker_threads(const ServerOptions& o) {
   if (o.worker_threads > 0) return o.worker_threads;
   size_t cpus = 0;
@@ -48,40 +39,9 @@ int worker_threads(const ServerOptions& o) {
   return static_cast<int>(std::clamp<size_t>(cpus, 2, 16));
 }
 
-HttpServerOptions transport_options(const ServerOptions& o) {
-  if (o.ssl_certfile.empty() != o.ssl_keyfile.empty()) {
-    throw Error(ErrorCode::kInvalidRequest, "--ssl-certfile and --ssl-keyfile need each other", "ssl-certfile", "");
-  }
-  visit_ranges(
-      [](const char* name, int64_t value, int64_t least, int64_t most) {
-        if (value >= least && value <= most) return;
-        throw Error(ErrorCode::kInvalidRequest,
-                    fmt::format("--{}: {} is out of range (expected {} to {})", name, value, least, most), name, "");
-      },
-      o);
-  if (o.max_total_body_bytes > 0 && o.max_total_body_bytes < o.max_body_bytes) {
-    throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("--max-total-body-bytes: {} is less than --max-body-bytes ({}), so no such body would fit",
-                            o.max_total_body_bytes, o.max_body_bytes),
-                "max-total-body-bytes", "");
-  }
-  HttpServerOptions out;
-  out.host = o.host;
-  out.port = o.port;
-  out.certificate_file = o.ssl_certfile;
-  out.key_file = o.ssl_keyfile;
-  out.limits.header_bytes = o.max_header_bytes;
-  out.limits.body_bytes = o.max_body_bytes;
-  out.total_body_bytes =
-      o.max_total_body_bytes > 0 ? o.max_total_body_bytes : default_total_body_bytes(o.max_body_bytes);
-  out.max_connections = o.max_connections;
-  out.max_connections_per_address = o.max_connections_per_address;
-  out.threads = o.io_threads;
-  out.header_timeout = std::chrono::milliseconds(o.header_timeout_ms);
-  out.body_timeout = std::chrono::milliseconds(o.body_timeout_ms);
-  out.body_total_timeout = std::chrono::milliseconds(o.body_total_timeout_ms);
-  out.keep_alive_timeout = std::chrono::milliseconds(o.keep_alive_timeout_ms);
-  return out;
+HttpServerOptions with_listener(HttpServerOptions options, int listener) {
+  options.listener = listener;
+  return options;
 }
 
 ApiOptions api_options(const ServerOptions& o) {
@@ -91,11 +51,11 @@ ApiOptions api_options(const ServerOptions& o) {
 }  // namespace
 
 struct Server::Impl final : HttpHandler {
-  Impl(Engine& e, const ServerOptions& o)
+  Impl(Engine& e, const ServerOptions& o, int listener)
       : engine(e),
         options(o),
         api(Models::single(e, o.served_model_name), api_options(o)),
-        http(transport_options(o), *this),
+        http(with_listener(transport_options(o), listener), *this),
         gate(o, http.loopback(), router),
         workers(worker_threads(o)) {
     warn_about(o, http.loopback(), gate.requires_key());
@@ -289,7 +249,8 @@ struct Server::Impl final : HttpHandler {
   WorkerPool workers;
 };
 
-Server::Server(Engine& engine, const ServerOptions& options) : impl_(std::make_unique<Impl>(engine, options)) {}
+Server::Server(Engine& engine, const ServerOptions& options, int listener)
+    : impl_(std::make_unique<Impl>(engine, options, listener)) {}
 
 Server::~Server() = default;
 

@@ -140,6 +140,27 @@ TEST_F(DownloadTest, IntoTheCacheThatOthersShare) {
   EXPECT_EQ(count("GET", "model.safetensors"), before) << "existing files are not downloaded again";
 }
 
+// A bit flip changes neither the name nor the size of a file in the cache.
+TEST_F(DownloadTest, VerifyReplacesDamagedFiles) {
+  serve();
+  const fs::path snapshot = download();
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    std::string damaged = repository_.files.at(file);
+    damaged.back() = static_cast<char>(damaged.back() ^ 1);
+    std::ofstream(blob(file), std::ios::binary) << damaged;
+  }
+  download();
+  EXPECT_NE(read(snapshot / "model.safetensors"), repository_.files.at("model.safetensors")) << "not asked to verify";
+  options_.verify = true;
+  download();
+  const int before = count("GET", "model.safetensors");
+  for (const char* file : {"config.json", "tokenizer.json", "model.safetensors"}) {
+    EXPECT_EQ(read(snapshot / file), repository_.files.at(file));
+  }
+  download();
+  EXPECT_EQ(count("GET", "model.safetensors"), before) << "intact files are not downloaded again";
+}
+
 TEST_F(DownloadTest, FetchesWhatIsNotLocal) {
   serve();
   EXPECT_EQ(fetch_model("org/name", options_), root() / "snapshots" / kCommit);

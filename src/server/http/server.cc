@@ -1,8 +1,11 @@
 // The listener, the I/O threads and TLS of the HTTP server.
 #include "server/http/server.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -11,7 +14,9 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -101,6 +106,16 @@ tcp::acceptor listen(asio::io_context& io, const HttpServerOptions& options) {
                  "");
   };
   error_code error;
+  if (options.listener >= 0) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    ::getsockname(options.listener, reinterpret_cast<sockaddr*>(&address), &size);
+    tcp::acceptor acceptor(io);
+    acceptor.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), options.listener, error);
+    if (!error) return acceptor;
+    ::close(options.listener);
+    throw fail(error);
+  }
   tcp::resolver resolver(io);
   const auto found = resolver.resolve(options.host, std::to_string(options.port),
                                       tcp::resolver::passive | tcp::resolver::numeric_service, error);
@@ -302,6 +317,12 @@ HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler)
     : impl_(std::make_unique<Impl>(options, handler)) {}
 
 HttpServer::~HttpServer() = default;
+
+int HttpServer::share_listener() const {
+  const int fd = ::fcntl(impl_->acceptor.native_handle(), F_DUPFD_CLOEXEC, 0);
+  if (fd >= 0) return fd;
+  throw Error(ErrorCode::kInternal, fmt::format("cannot share the listening socket: {}", std::strerror(errno)));
+}
 
 int HttpServer::port() const { return impl_->endpoint.port(); }
 bool HttpServer::loopback() const { return impl_->endpoint.address().is_loopback(); }

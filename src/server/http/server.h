@@ -14,6 +14,7 @@ namespace sluice::server {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   int port = 0;
+  int listener = -1;  // a socket that listens already; the server takes it over, and host and port are not used
   std::string certificate_file, key_file;  // PEM; both empty: no TLS
   HttpLimits limits;
   int64_t total_body_bytes = 1 << 30;  // bodies of all requests together; 0: no limit
@@ -34,6 +35,10 @@ class HttpServer {
   // Binds and listens. Throws Error if the address or the TLS files cannot be used. `handler` must outlive the server.
   HttpServer(const HttpServerOptions& options, HttpHandler& handler);
   ~HttpServer();
+
+  // Another descriptor of the listening socket, for HttpServerOptions::listener of the server that follows this one.
+  // The caller owns it. Connections that wait to be accepted stay. Throws Error if there is no descriptor left.
+  int share_listener() const;
 
   int port() const;
   bool loopback() const;  // bound to an address that only this machine reaches

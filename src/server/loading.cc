@@ -1,0 +1,102 @@
+// A server with one answer.
+#include "server/loading.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "server/errors.h"
+#include "server/gate.h"
+#include "server/http/server.h"
+#include "server/transport_options.h"
+
+namespace sluice {
+
+using namespace server;
+
+namespace {
+
+// The time that clients get to read their last answers before the real server takes over.
+constexpr std::chrono::milliseconds kEndWithin{1000};
+
+bool asks_for_health(const HttpRequest& request) { return request.path == "/health" || request.path == "/ping"; }
+
+HttpServerOptions one_thread(HttpServerOptions options) {
+  options.threads = 1;
+  return options;
+}
+
+}  // namespace
+
+struct LoadingServer::Impl final : HttpHandler {
+  explicit Impl(const ServerOptions& options) : http(one_thread(transport_options(options)), *this) {
+    thread = std::thread([this] { http.run(); });
+    log::info("listening on {} port {}; requests are answered with 503 until the model is loaded", options.host,
+              http.port());
+  }
+  ~Impl() override {
+    http.stop();
+    if (thread.joinable()) thread.join();
+  }
+
+  std::optional<HttpResponse> on_header(HttpRequest& request) override {
+    request.id = request_id(&request);
+    return asks_for_health(request) ? health() : refusal();
+  }
+  void on_request(HttpRequest request, std::shared_ptr<HttpReply> reply) override {
+    reply->send(asks_for_health(request) ? health() : refusal());
+  }
+  bool is_essential(const HttpRequest& request) override { return asks_for_health(request); }
+  HttpResponse on_refused(int status, std::string_view code, std::string message) override {
+    return to_response({.status = status, .message = std::move(message), .code = std::string(code)});
+  }
+  Headers common_headers(const HttpRequest* request) override {
+    const bool has_id = request != nullptr && !request->id.empty();
+    return {{"X-Request-Id", has_id ? request->id : request_id(request)}};
+  }
+  void on_finished(const HttpRequest&, int, double) override {}
+
+  // Every answer closes its connection, so that the client's next request reaches the real server.
+  HttpResponse health() const {
+    const double share = std::floor(loaded.load() * 1000) / 1000;
+    return {.status = 503,
+            .body = dump_json({{"status", "loading"}, {"progress", share}}),
+            .headers = {{"Retry-After", "1"}},
+            .close = true};
+  }
+  HttpResponse refusal() const {
+    HttpResponse response = to_response(overloaded(
+        fmt::format("The model is loading ({} %). Please try again later.", static_cast<int>(100 * loaded))));
+    response.close = true;
+    return response;
+  }
+
+  std::atomic<double> loaded{0};
+  HttpServer http;
+  std::thread thread;
+};
+
+LoadingServer::LoadingServer(const ServerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+
+LoadingServer::~LoadingServer() = default;
+
+int LoadingServer::port() const { return impl_->http.port(); }
+
+void LoadingServer::progress(double share) { impl_->loaded = share; }
+
+int LoadingServer::release() {
+  const int listener = impl_->http.share_listener();
+  HttpServer& http = impl_->http;
+  http.after(kEndWithin, [&http] { http.stop(); });
+  http.drain([&http] { http.stop(); });
+  impl_->thread.join();
+  impl_.reset();
+  return listener;
+}
+
+}  // namespace sluice
