@@ -64,12 +64,22 @@ CASES = [
     ("gpt-oss-20b, 32 x 1k", "gpt-oss-20b",
      "latency --input-len 1024 --output-len 200 --iterations 1 --batch-size 32", None),
     ("gpt-oss-20b, prefill 8k", "gpt-oss-20b", "latency --input-len 8000 --output-len 2 --iterations 3", None),
+    *[(f"8B bf16, 256 sequences, {constrained} constrained", "8b",
+       f"throughput --input-len 128 --output-len 512 --num-prompts 256 --max-num-seqs 256 --constrained {constrained}",
+       None) for constrained in (0, 1, 64)],
     ("8B fp8, 10 requests/s of 1k", "8b",
      f"serve {FP8} --request-rate 10 --num-prompts 150 --input-len 1000 --output-len 200 --goodput ttft:60", None),
 ]
 
 # Weights that a token is multiplied by, without the LM head, and the number of layers that attend to the whole text.
 PREFILL = {"8B": (7.0e9, 32), "30B-A3B": (2.7e9, 48), "gpt-oss-20b": (3.0e9, 12)}
+
+
+def groups(result):
+    """Rates of the sequences without and with a grammar, and the largest gap of the former while all decode."""
+    rates = [f'{group} {result[group]["output_tokens_per_second"]:.0f}/s' for group in ("plain", "constrained")
+             if group in result]
+    return f'{", ".join(rates)}, gap {result["plain"]["largest_decode_gap_ms"]:.1f} ms'
 
 
 def row(name, result, bytes_per_step):
@@ -80,6 +90,8 @@ def row(name, result, bytes_per_step):
     if "goodput" in result:
         p99 = f'TTFT p99 {result["ttft_ms"]["p99"]:.1f}, TPOT p99 {result["tpot_ms"]["p99"]:.2f}'
         return cells + [f'{result["output_tokens_per_second"]:.0f}', p99]
+    if "sequences" in name and "plain" in result:
+        return cells + [f'{result["output_tokens_per_second"]:.0f}', groups(result)]
     if "output_tokens_per_second" in result:
         return cells + [f'{result["output_tokens_per_second"]:.0f}', ""]
     per_second = result["batch_size"] * 1000 / tpot

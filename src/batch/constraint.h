@@ -21,6 +21,8 @@ class Constraint {
   // Moves on by a token. False: the token was not allowed, and the state is as before.
   virtual bool accept(TokenId token) = 0;
   virtual bool ended() const = 0;  // the text is complete, and nothing but its end may follow
+  // Constraints with an equal group share what they compute, so that their masks wait for each other. Null: none.
+  virtual const void* group() const { return nullptr; }
 };
 
 // Owns a constraint, or none. A copy of it has a copy of the constraint.

@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/numa.h"
+#include "base/thread_pool.h"
 #include "engine/fingerprint.h"
 #include "engine/frontend.h"
 #include "engine/grammar_constraint.h"
@@ -114,6 +115,9 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   return s;
 }
 
+// A step has few masks that take long. More threads would only take turns on the CPUs with the server's.
+int mask_threads(const ThreadPool& pool) { return std::min(pool.threads(), 8); }
+
 class EngineImpl final : public TextEngine {
  public:
   EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
@@ -121,8 +125,10 @@ class EngineImpl final : public TextEngine {
         scheduler_options_(scheduler_options(options, loaded_.plan)),
         scheduler_(scheduler_options_),
         runner_(loaded_),
-        sampler_(*loaded_.plan.queue, loaded_.plan.logit_rows, loaded_.plan.shape.vocab),
         waits_(loaded_.plan.device->memory().host_accessible()),
+        mask_threads_(waits_ ? nullptr : std::make_unique<ThreadPool>(mask_threads(*pool_), /*pin=*/false)),
+        sampler_(*loaded_.plan.queue, loaded_.plan.logit_rows, loaded_.plan.shape.vocab,
+                 waits_ ? pool_.get() : mask_threads_.get()),
         metrics_(info_.name, info_.max_model_len),
         frontend_(*tokenizer_, metrics_,
                   [this](RequestId id, int index) {
@@ -376,8 +382,9 @@ class EngineImpl final : public TextEngine {
   SchedulerOptions scheduler_options_;
   Scheduler scheduler_;
   Runner runner_;
+  const bool waits_;                          // ops run on host memory and are done when they return
+  std::unique_ptr<ThreadPool> mask_threads_;  // where the ops' threads are not the host's
   Sampler sampler_;
-  const bool waits_;                         // ops run on host memory and are done when they return
   std::optional<ScheduledBatch> in_flight_;  // the batch between sampler_'s begin() and finish()
   std::vector<SequenceEvent> events_;        // events being published; kept to reuse its memory
   EngineMetrics metrics_;

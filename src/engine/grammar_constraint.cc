@@ -9,9 +9,11 @@ namespace {
 
 class GrammarConstraint final : public Constraint {
  public:
-  explicit GrammarConstraint(grammar::Matcher matcher) : matcher_(std::move(matcher)) {}
+  GrammarConstraint(grammar::Matcher matcher, const grammar::Grammar* grammar)
+      : matcher_(std::move(matcher)), grammar_(grammar) {}
 
-  std::unique_ptr<Constraint> copy() const override { return std::make_unique<GrammarConstraint>(matcher_); }
+  std::unique_ptr<Constraint> copy() const override { return std::make_unique<GrammarConstraint>(*this); }
+  const void* group() const override { return grammar_; }
 
   // Without memory no token is allowed, which ends this request with an error and no other.
   void fill_mask(std::span<uint32_t> words) const override {
@@ -36,6 +38,7 @@ class GrammarConstraint final : public Constraint {
 
  private:
   grammar::Matcher matcher_;
+  const grammar::Grammar* grammar_;
   bool ended_ = false;
 };
 
@@ -72,7 +75,8 @@ void Constraints::compile(const GrammarSpec& spec, std::function<void(Result)> d
   compiler_.compile(spec.kind, spec.text, [this, done = std::move(done)](const grammar::Compiler::Result& result) {
     if (!result.grammar) return done({nullptr, result.error});
     try {
-      done({std::make_unique<GrammarConstraint>(grammar::Matcher(result.grammar, vocabulary())), ""});
+      done({std::make_unique<GrammarConstraint>(grammar::Matcher(result.grammar, vocabulary()), result.grammar.get()),
+            ""});
     } catch (const std::bad_alloc&) {
       done({nullptr, "there is no memory for its masks"});
     }

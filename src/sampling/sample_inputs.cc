@@ -3,6 +3,7 @@
 #include "sampling/sample_inputs.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "base/check.h"
@@ -44,8 +45,9 @@ void remove_ends(std::span<uint32_t> words, std::span<const TokenId> ends, int v
 
 bool edits_row(const SampleTask& task) { return most_edits_of(task, 1) > 0; }
 
-SampleInputs::SampleInputs(ops::Device& device, int rows, int vocab)
-    : vocab_(vocab),
+SampleInputs::SampleInputs(ops::Device& device, int rows, int vocab, ThreadPool* pool)
+    : pool_(pool),
+      vocab_(vocab),
       most_edits_(std::max({static_cast<size_t>(rows) * kEditsPerRow, kLeastEdits, static_cast<size_t>(vocab)})),
       most_masks_(std::min(static_cast<size_t>(rows), kMasks)),
       mask_words_(static_cast<size_t>(ops::mask_words(vocab))),
@@ -128,9 +130,7 @@ void SampleInputs::write_edits(const SampleTask& task) {
   edits_written_ = static_cast<size_t>(out - edits_.as<ops::LogitEdit>());
 }
 
-void SampleInputs::write_mask(const SampleTask& task) {
-  auto* words = masks_.as<uint32_t>() + masks_written_++ * mask_words_;
-  const std::span mask(words, mask_words_);
+void SampleInputs::write_mask(const SampleTask& task, std::span<uint32_t> mask) const {
   const SharedList<TokenId>& allowed = task.params->allowed_token_ids;
   if (task.constraint != nullptr) {
     task.constraint->fill_mask(mask);
@@ -145,10 +145,36 @@ void SampleInputs::write_mask(const SampleTask& task) {
   for (size_t i = 0; i < mask_words_; ++i) mask[i] = task.constraint != nullptr ? mask[i] & listed[i] : listed[i];
 }
 
+// Groups are divided among the threads, the largest first. A slow mask holds up the masks of its own group only.
+void SampleInputs::write_masks() {
+  std::ranges::stable_sort(jobs_, std::less<>(), &MaskJob::group);
+  runs_.clear();
+  for (MaskJob& job : jobs_) {
+    if (!runs_.empty() && runs_.back().front().group == job.group) {
+      runs_.back() = {runs_.back().data(), runs_.back().size() + 1};
+    } else {
+      runs_.emplace_back(&job, 1);
+    }
+  }
+  std::ranges::stable_sort(runs_, std::greater<>(), [](std::span<MaskJob> run) { return run.size(); });
+  const auto write = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (const MaskJob& job : runs_[static_cast<size_t>(i)]) {
+        auto* words = masks_.as<uint32_t>() + static_cast<size_t>(job.mask) * mask_words_;
+        write_mask(*job.task, {words, mask_words_});
+      }
+    }
+  };
+  const auto runs = static_cast<int64_t>(runs_.size());
+  if (pool_ == nullptr) return write(0, runs);
+  pool_->parallel_for(runs, 1, write);
+}
+
 void SampleInputs::fill(std::span<const SampleTask> tasks) {
   auto* rows = reinterpret_cast<ops::SampleRow*>(rows_.data());
   rows_written_ = edits_written_ = masks_written_ = 0;
   top_asked_ = false;
+  jobs_.clear();
   for (const SampleTask& task : tasks) {
     ops::SampleRow row = row_of(task);
     top_asked_ |= row.report > 0;
@@ -157,12 +183,13 @@ void SampleInputs::fill(std::span<const SampleTask> tasks) {
       write_edits(task);
       row.edits = static_cast<int32_t>(edits_written_) - row.first_edit;
       if (masks(task)) {
-        row.mask = static_cast<int32_t>(masks_written_);
-        write_mask(task);
+        row.mask = static_cast<int32_t>(masks_written_++);
+        jobs_.push_back({&task, row.mask, task.constraint != nullptr ? task.constraint->group() : nullptr});
       }
     }
     rows[rows_written_++] = row;
   }
+  if (!jobs_.empty()) write_masks();
 }
 
 void SampleInputs::send(ops::Queue& queue, ops::SampleArgs& args) {

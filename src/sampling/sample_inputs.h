@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "batch/sample_task.h"
 #include "ops/ops.h"
 #include "ops/sample.h"
@@ -47,7 +48,8 @@ bool edits_row(const SampleTask& task);
 
 class SampleInputs {
  public:
-  SampleInputs(ops::Device& device, int rows, int vocab);
+  // The threads of `pool` fill masks together; null: the calling thread fills all of them.
+  SampleInputs(ops::Device& device, int rows, int vocab, ThreadPool* pool);
 
   // Removes all rows and all reservations of space.
   void clear();
@@ -66,8 +68,17 @@ class SampleInputs {
  private:
   ops::SampleRow row_of(const SampleTask& task);
   void write_edits(const SampleTask& task);
-  void write_mask(const SampleTask& task);
+  void write_masks();
+  void write_mask(const SampleTask& task, std::span<uint32_t> mask) const;
 
+  // A mask to write. Those of a group are written one after the other.
+  struct MaskJob {
+    const SampleTask* task = nullptr;
+    int32_t mask = 0;
+    const void* group = nullptr;
+  };
+
+  ThreadPool* pool_;
   int vocab_;
   size_t most_edits_, most_masks_, mask_words_;
   Buffer rows_;  // in pinned memory
@@ -76,6 +87,8 @@ class SampleInputs {
   size_t rows_written_ = 0, edits_written_ = 0, masks_written_ = 0;
   bool top_asked_ = false;
   std::vector<ops::LogitEdit> biased_;  // edits of the task being written, sorted by id
+  std::vector<MaskJob> jobs_;           // of the launch being filled in
+  std::vector<std::span<MaskJob>> runs_;
 };
 
 }  // namespace sluice

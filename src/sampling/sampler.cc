@@ -9,11 +9,11 @@
 
 namespace sluice {
 
-Sampler::Sampler(ops::Queue& queue, int rows, int vocab)
+Sampler::Sampler(ops::Queue& queue, int rows, int vocab, ThreadPool* pool)
     : queue_(queue),
       most_rows_(rows),
       vocab_(vocab),
-      inputs_(queue.device(), rows, vocab),
+      inputs_(queue.device(), rows, vocab, pool),
       sampled_(queue.device(), static_cast<size_t>(rows) * sizeof(ops::SampledRow)),
       top_(queue.device(), static_cast<size_t>(rows) * ops::kMostTop * sizeof(ops::TopLogit)) {}
 

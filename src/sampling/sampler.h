@@ -9,7 +9,8 @@ namespace sluice {
 class Sampler {
  public:
   // Takes steps of up to `rows` rows of `vocab` logits.
-  Sampler(ops::Queue& queue, int rows, int vocab);
+  // The threads of `pool` fill masks; null: the calling thread does.
+  Sampler(ops::Queue& queue, int rows, int vocab, ThreadPool* pool = nullptr);
 
   // Starts sampling; finish() completes it. Logits [rows, vocab] are in the device's memory. A seed gives the same
   // tokens whatever the other tasks are, and on every device where the logits are equal. Greedy ties go to the lowest

@@ -57,3 +57,31 @@ def test_the_cost_of_deterministic_rows_is_printed():
     assert done.returncode == 0, done.stderr
     cost = json.loads(done.stdout.strip().splitlines()[-1])["deterministic_cost"]
     assert cost == {"beside": "reference", "ttft": 1.0, "tpot": 1.0}
+
+
+def throughput(*args, expected=0):
+    done = subprocess.run([str(serving.binary()), "bench", "throughput", "--num-prompts", "6", "--input-len", "9",
+                           "--output-len", "24", *args], capture_output=True, text=True, timeout=120)
+    assert done.returncode == expected, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) if expected == 0 else done.stderr
+
+
+def test_constrained_sequences_are_counted_apart(tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "string", "minLength": 400}')
+    for grammar in ([], ["--json-schema", str(schema)], ["--regex", "[a-z]*"]):
+        result = throughput("--constrained", "2", *grammar)
+        assert result["failed"] == 0
+        plain, constrained = result["plain"], result["constrained"]
+        assert (plain["requests"], constrained["requests"]) == (4, 2)
+        assert plain["ended_early"] == constrained["ended_early"] == 0
+        assert plain["largest_gap_ms"] >= plain["itl_ms"]["p50"] > 0
+    short = throughput("--constrained", "6", "--regex", "abc")
+    assert short["constrained"]["ended_early"] == 6 and "plain" not in short
+    assert "constrained" not in throughput()
+
+
+def test_mistakes_in_grammars_are_named():
+    assert "--num-prompts" in throughput("--constrained", "7", expected=1)
+    assert "--constrained" in throughput("--regex", "a*", expected=1)
+    assert "nowhere.json" in throughput("--constrained", "1", "--json-schema", "nowhere.json", expected=1)

@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "base/registry.h"
 #include "base/thread_pool.h"
@@ -462,6 +466,85 @@ TEST(PenaltyCounts, CountsLikeARescan) {
     ASSERT_EQ(counted, naive);
     ASSERT_EQ(counts.entries().size(), naive.size());
   }
+}
+
+// Allows one token, and waits until so many masks are being filled as `together` says.
+class MeetingConstraint final : public Constraint {
+ public:
+  struct Meeting {
+    std::mutex mutex;
+    std::condition_variable wake;
+    int arrived = 0, together = 1, inside = 0, most_inside = 0;
+    bool all_met = true;
+  };
+  MeetingConstraint(Meeting& meeting, TokenId allowed, const void* group)
+      : meeting_(meeting), allowed_(allowed), group_(group) {}
+
+  std::unique_ptr<Constraint> copy() const override { return std::make_unique<MeetingConstraint>(*this); }
+  void fill_mask(std::span<uint32_t> words) const override {
+    std::unique_lock lock(meeting_.mutex);
+    ++meeting_.arrived;
+    meeting_.most_inside = std::max(meeting_.most_inside, ++meeting_.inside);
+    meeting_.wake.notify_all();
+    const bool met = meeting_.wake.wait_for(lock, std::chrono::seconds(20),
+                                            [this] { return meeting_.arrived >= meeting_.together; });
+    meeting_.all_met &= met;
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+    --meeting_.inside;
+    std::ranges::fill(words, 0);
+    words[static_cast<size_t>(allowed_) / 32] |= 1u << (allowed_ % 32);
+  }
+  bool accept(TokenId) override { return true; }
+  bool ended() const override { return false; }
+  const void* group() const override { return group_; }
+
+ private:
+  Meeting& meeting_;
+  TokenId allowed_;
+  const void* group_;
+};
+
+// Samples one row per constraint, and expects the token that each one allows.
+void sample_constrained(const std::vector<MeetingConstraint>& constraints, ThreadPool& pool) {
+  constexpr int kVocab = 70;
+  const int rows = static_cast<int>(constraints.size());
+  std::vector<float> logits(static_cast<size_t>(rows * kVocab), 1.0f);
+  const Tensor view(logits.data(), &kFloat32, {rows, kVocab});
+  ops::Queue queue(ops::select_backend("").open(0), pool);
+  Arena arena(1 << 16);
+  ops::Ctx context{queue, arena};
+  Sampler sampler(queue, rows, kVocab, &pool);
+  const SamplingParams params{.temperature = 0};
+  std::vector<SampleTask> tasks;
+  for (int i = 0; i < rows; ++i) tasks.push_back({.row = i, .params = &params, .constraint = &constraints[i]});
+  sampler.begin(context, view, tasks);
+  const std::vector<SampleResult> results = sampler.finish(context, tasks);
+  for (int i = 0; i < rows; ++i) EXPECT_EQ(results[static_cast<size_t>(i)].token, i + 1);
+}
+
+// Masks of three grammars are filled at the same time: each waits until all have begun.
+TEST(Sampler, MasksOfSeveralGrammarsAreFilledTogether) {
+  ThreadPool pool(3, /*pin=*/false);
+  MeetingConstraint::Meeting meeting;
+  meeting.together = 3;
+  std::vector<MeetingConstraint> constraints;
+  const int groups[3] = {};
+  for (int i = 0; i < 3; ++i) constraints.emplace_back(meeting, i + 1, &groups[i]);
+  sample_constrained(constraints, pool);
+  EXPECT_TRUE(meeting.all_met);
+}
+
+TEST(Sampler, MasksOfOneGrammarAreFilledOneByOne) {
+  ThreadPool pool(4, /*pin=*/false);
+  MeetingConstraint::Meeting meeting;
+  std::vector<MeetingConstraint> constraints;
+  const int group = 0;
+  for (int i = 0; i < 20; ++i) constraints.emplace_back(meeting, i + 1, &group);
+  sample_constrained(constraints, pool);
+  EXPECT_EQ(meeting.arrived, 20);
+  EXPECT_EQ(meeting.most_inside, 1);
 }
 
 }  // namespace

@@ -40,6 +40,8 @@ struct LoadArguments {
   int input_len = 128, output_len = 128;
   int num_prompts = 64;
   int batch_size = 1, iterations = 5;
+  int constrained = 0;        // of num_prompts: requests with the grammar, spread evenly among the others
+  std::string schema, regex;  // the grammar: a JSON schema or a file with one, or a regular expression
 };
 // adds MODEL, the engine's options and the requests' lengths
 void add_load_options(CLI::App& app, LoadArguments& arguments);

@@ -31,17 +31,33 @@ class Load {
  public:
   explicit Load(Engine& engine) : engine_(engine) {}
 
+  // The requests with a grammar, or those without one.
+  struct Group {
+    int requests = 0, ended_early = 0;
+    int64_t output_tokens = 0;
+    double seconds = 0;                              // from the start to the group's last token
+    double largest_gap = 0, largest_decode_gap = 0;  // between two events of a request; while all requests decode
+    std::vector<double> itl;
+  };
   struct Result {
     double seconds = 0;
     int64_t prompt_tokens = 0, output_tokens = 0;
     int failed = 0;
+    std::string error{};  // of the request that failed first
     std::vector<double> ttft, tpot, itl, e2e;
+    Group plain{}, constrained{};
   };
 
   Result run(const std::vector<Request>& requests) {
     result_ = {};
     open_ = static_cast<int>(requests.size());
+    decoding_ = 0;
     times_.assign(requests.size(), {});
+    for (size_t i = 0; i < requests.size(); ++i) {
+      times_[i].most_tokens = requests[i].sampling.max_tokens.value_or(0);
+      times_[i].group = requests[i].grammar ? &result_.constrained : &result_.plain;
+      ++times_[i].group->requests;
+    }
     start_ = Clock::now();
     for (size_t i = 0; i < requests.size(); ++i) {
       times_[i].submitted = Clock::now();
@@ -56,7 +72,8 @@ class Load {
  private:
   struct Times {
     Clock::time_point submitted, first, last;
-    int tokens = 0;
+    int tokens = 0, most_tokens = 0;
+    Group* group = nullptr;
   };
 
   void on_event(size_t i, const Event& event) {
@@ -65,21 +82,34 @@ class Load {
     const Clock::time_point now = Clock::now();
     if (!event.tokens.empty() && t.tokens == 0) {
       t.first = now;
+      ++decoding_;
       result_.ttft.push_back(std::chrono::duration<double>(now - t.submitted).count());
     }
     if (!event.tokens.empty()) {
-      const auto count = static_cast<double>(event.tokens.size());
-      if (t.tokens > 0) result_.itl.push_back(std::chrono::duration<double>(now - t.last).count() / count);
+      if (t.tokens > 0) add_gap(t, now, event.tokens.size());
       t.last = now;
     }
     t.tokens += static_cast<int>(event.tokens.size());
+    t.group->output_tokens += static_cast<int64_t>(event.tokens.size());
     if (!event.last) return;
     result_.prompt_tokens += event.usage.prompt_tokens;
     result_.output_tokens += t.tokens;
-    result_.failed += event.finish->reason == FinishReason::kError ? 1 : 0;
+    if (event.finish->reason == FinishReason::kError && ++result_.failed == 1) result_.error = event.finish->message;
+    t.group->ended_early += t.tokens < t.most_tokens ? 1 : 0;
+    t.group->seconds = seconds_since(start_);
     result_.e2e.push_back(std::chrono::duration<double>(now - t.submitted).count());
     if (t.tokens > 1) result_.tpot.push_back(std::chrono::duration<double>(now - t.first).count() / (t.tokens - 1));
     if (--open_ == 0) done_.notify_one();
+  }
+
+  void add_gap(const Times& t, Clock::time_point now, size_t tokens) {
+    const double gap = std::chrono::duration<double>(now - t.last).count();
+    const double each = gap / static_cast<double>(tokens);
+    result_.itl.push_back(each);
+    t.group->itl.push_back(each);
+    t.group->largest_gap = std::max(t.group->largest_gap, gap);
+    const bool all_decode = decoding_ == static_cast<int>(times_.size());
+    if (all_decode) t.group->largest_decode_gap = std::max(t.group->largest_decode_gap, gap);
   }
 
   Engine& engine_;
@@ -88,8 +118,42 @@ class Load {
   std::vector<Times> times_;
   Result result_;
   Clock::time_point start_;
-  int open_ = 0;
+  int open_ = 0, decoding_ = 0;  // requests without an end; with a token
 };
+
+Json group_json(const Load::Group& group) {
+  const auto ms = [](double seconds) { return std::round(seconds * 1e6) / 1e3; };
+  return {{"requests", group.requests},
+          {"ended_early", group.ended_early},
+          {"output_tokens_per_second", static_cast<double>(group.output_tokens) / group.seconds},
+          {"itl_ms", to_json(percentiles(group.itl), 1000)},
+          {"largest_gap_ms", ms(group.largest_gap)},
+          {"largest_decode_gap_ms", ms(group.largest_decode_gap)}};
+}
+
+// Every key is forced. The array goes on longer than an answer of a benchmark.
+constexpr const char* kEndlessSchema =
+    R"({"type": "array", "minItems": 10000, "items": {"type": "object", "additionalProperties": false,
+        "properties": {"name": {"type": "string", "minLength": 4, "maxLength": 40},
+                       "count": {"type": "integer", "minimum": 0, "maximum": 99999},
+                       "kind": {"enum": ["city", "river", "mountain", "island"]},
+                       "tags": {"type": "array", "maxItems": 4, "items": {"type": "string", "maxLength": 20}}},
+        "required": ["name", "count", "kind", "tags"]}})";
+
+GrammarSpec grammar_of(const LoadArguments& a) {
+  if (!a.regex.empty()) return {.kind = "regex", .text = a.regex, .param = "--regex"};
+  GrammarSpec grammar{.kind = "json_schema", .text = a.schema.empty() ? kEndlessSchema : a.schema};
+  grammar.param = "--json-schema";
+  const size_t first = grammar.text.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && grammar.text[first] == '{') return grammar;
+  std::ifstream in(a.schema);
+  if (!in) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--json-schema: '{}' is neither an object nor a file that can be read", a.schema));
+  }
+  grammar.text.assign(std::istreambuf_iterator<char>(in), {});
+  return grammar;
+}
 
 }  // namespace
 
@@ -151,11 +215,31 @@ void add_load_options(CLI::App& app, LoadArguments& a) {
 
 namespace {
 
+// Gives the grammar to a->constrained of the requests. Their first ones would make the vocabulary's tables, so that the
+// warm-up has a grammar, too; another one, as a grammar keeps its masks.
+void constrain(const LoadArguments& a, std::vector<Request>& requests, std::vector<Request>& warm_up) {
+  if (a.constrained == 0) return;
+  const GrammarSpec grammar = grammar_of(a);
+  for (int64_t i = 0; i < a.constrained; ++i) {
+    requests[static_cast<size_t>(i * a.num_prompts / a.constrained)].grammar = grammar;
+  }
+  warm_up.front().grammar = GrammarSpec{.kind = "regex", .text = "[a-z ]+"};
+}
+
 int throughput(LoadArguments a) {
+  if (a.constrained > a.num_prompts) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--constrained {}: expected at most --num-prompts, {}", a.constrained, a.num_prompts));
+  }
+  if (a.constrained == 0 && !(a.schema.empty() && a.regex.empty())) {
+    throw Error(ErrorCode::kInvalidRequest, "--json-schema and --regex need --constrained above 0");
+  }
   const auto engine = load_engine(a, a.num_prompts);
   Load load(*engine);
-  load.run(make_requests(a, *engine, 1));  // warm-up
-  const Load::Result r = load.run(make_requests(a, *engine, a.num_prompts));
+  std::vector<Request> warm_up = make_requests(a, *engine, 1), requests = make_requests(a, *engine, a.num_prompts);
+  constrain(a, requests, warm_up);
+  load.run(warm_up);
+  const Load::Result r = load.run(requests);
   Json out = describe(a, *engine);
   out["requests"] = a.num_prompts;
   out["failed"] = r.failed;
@@ -167,6 +251,9 @@ int throughput(LoadArguments a) {
   out["tpot_ms"] = to_json(percentiles(r.tpot), 1000);
   out["itl_ms"] = to_json(percentiles(r.itl), 1000);
   out["e2e_ms"] = to_json(percentiles(r.e2e), 1000);
+  if (r.plain.requests > 0) out["plain"] = group_json(r.plain);
+  if (r.constrained.requests > 0) out["constrained"] = group_json(r.constrained);
+  if (r.failed > 0) out["error"] = r.error;
   print_result(out);
   return r.failed == 0 ? 0 : 1;
 }
@@ -260,6 +347,12 @@ std::function<int()> declare_throughput(CLI::App& app) {
   app.add_option("--num-prompts", a->num_prompts, "number of requests, all submitted at once")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--constrained", a->constrained, "number of requests with a grammar, up to --num-prompts")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  auto* schema = app.add_option("--json-schema", a->schema,
+                                "grammar of --constrained: a schema, or a file with one (default: a long array)");
+  app.add_option("--regex", a->regex, "grammar of --constrained: a regular expression")->excludes(schema);
   return [a] { return throughput(*a); };
 }
 
