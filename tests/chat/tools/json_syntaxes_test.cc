@@ -227,6 +227,15 @@ TEST(JsonSyntaxes, AnswersOfTheGrammarAreParsed) {
   }
 }
 
+TEST(JsonSyntaxes, WhatGrammarsAllowIsSound) {
+  for (const Syntax& syntax : kSyntaxes) {
+    std::vector<std::string> texts;
+    for (const Answer& answer : syntax.answers) texts.push_back(answer.text);
+    expect_sound(syntax.name, texts);
+    if (!syntax.special.empty()) expect_sound(syntax.name, texts, syntax.special);
+  }
+}
+
 TEST(JsonSyntaxes, GrammarsForbidOtherFunctionsAfterText) {
   const CallGrammar calls{.functions = {{.name = "g"}}, .parallel = true};
   for (const Syntax& syntax : kSyntaxes) {
