@@ -23,7 +23,8 @@ SCHEMA = {
 def thinker(tmp_path_factory):
     template = tmp_path_factory.mktemp("template") / "think.jinja"
     template.write_text(TEMPLATE)
-    with serving.Server("--dtype", "float32", "--chat-template", str(template), "--enable-auto-tool-choice") as server:
+    options = ["--chat-template", str(template), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    with serving.Server("--dtype", "float32", *options) as server:
         yield server
         assert server.process.poll() is None, "the server died:\n" + "".join(server.lines[-20:])
 
@@ -93,6 +94,42 @@ def test_a_schema_without_a_thought(thinker):
     form = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA}}
     thought, content, _, _ = ask(thinker, extra={"reasoning_effort": "none"}, response_format=form, max_tokens=200)
     assert not thought and set(json.loads(content)) == {"city"}
+
+
+def test_a_demanded_call_comes_after_the_thought(thinker):
+    tool = {"type": "function", "function": {"name": "find", "parameters": SCHEMA}}
+    answer = thinker.client().chat.completions.create(
+        model=thinker.name, messages=MESSAGES, tools=[tool], tool_choice="required", parallel_tool_calls=False, seed=1,
+        max_tokens=200, extra_body={"thinking_token_budget": 5},
+    )
+    message = answer.choices[0].message
+    assert message.reasoning_content and not message.content and answer.choices[0].finish_reason == "tool_calls"
+    assert [call.function.name for call in message.tool_calls] == ["find"]
+    assert set(json.loads(message.tool_calls[0].function.arguments)) == {"city"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_older_form_of_calls(client, model, stream):
+    functions = [{"name": "find", "parameters": SCHEMA}]
+    answer = client.chat.completions.create(
+        model=model, messages=MESSAGES, functions=functions, function_call={"name": "find"}, stream=stream, seed=1,
+        max_tokens=200,
+    )
+    if stream:
+        deltas = [chunk.choices[0].delta.function_call for chunk in answer]
+        name = "".join(delta.name or "" for delta in deltas if delta)
+        arguments = "".join(delta.arguments or "" for delta in deltas if delta)
+    else:
+        assert answer.choices[0].finish_reason == "function_call"
+        made = answer.choices[0].message.function_call
+        name, arguments = made.name, made.arguments
+    assert name == "find" and set(json.loads(arguments)) == {"city"}
+    call = {"role": "assistant", "content": None, "function_call": {"name": name, "arguments": arguments}}
+    result = {"role": "function", "name": "find", "content": "found"}
+    more = client.chat.completions.create(
+        model=model, messages=[*MESSAGES, call, result], functions=functions, max_tokens=20
+    )
+    assert more.choices[0].finish_reason in ("stop", "length", "function_call")
 
 
 def parse(*lines):

@@ -19,7 +19,7 @@ ReasoningSyntax think(std::string_view name, std::vector<std::string_view> alias
 }
 
 ReasoningSyntax harmony() {
-  ReasoningSyntax s{.name = "openai_gptoss", .aliases = {"openai", "gpt_oss", "harmony"}};
+  ReasoningSyntax s{.name = "openai_gptoss", .aliases = {"openai", "gpt_oss", "gpt-oss", "harmony"}};
   s.begin = {"<|channel|>analysis<|message|>"};
   s.end = {"<|end|>"};
   s.turn = "<|start|>assistant";
@@ -149,7 +149,7 @@ ReasoningSyntax by_default(ReasoningSyntax s) {
 ReasoningSyntax qwen3() {
   ReasoningSyntax s = by_default(think("qwen3", {"mimo", "exaone4", "smollm3", "think"}));
   s.cut = {"<tool_call>\n<function="};
-  s.in_template = [](Source t) { return has(t, "</think>"); };
+  s.in_template = [](Source t) { return has(t, "<think>") || has(t, "</think>"); };
   return s;
 }
 
