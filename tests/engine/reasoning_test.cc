@@ -101,6 +101,36 @@ TEST(Thinking, TheBudgetLeavesOtherTokensAlone) {
   EXPECT_EQ(run_alone(shared_engine(), request).tokens, without.tokens);
 }
 
+TEST(Thinking, BudgetsAndGrammarsSurvivePreemption) {
+  std::vector<Request> requests;
+  for (int i = 0; i < 12; ++i) {
+    Request request = thinking(300);
+    request.thinking_token_budget = 30 + i;
+    request.sampling.seed = i;
+    request.sampling.ignore_eos = true;
+    request.sampling.logit_bias = {{kEndThink, -100.0f}};  // only the budget ends the thought
+    if (i % 2 == 0) request.grammar = GrammarSpec{"regex", "[a-z ]{200}", "guided_regex"};
+    requests.push_back(request);
+  }
+  EngineOptions tight;
+  tight.model = demo_model();
+  tight.threads = 2;
+  tight.max_model_len = 640;
+  tight.block_size = 8;
+  tight.kv_cache_memory_bytes = 700 * 2048;  // 700 tokens: sequences must be preempted
+  const auto engine = Engine::load(tight);
+  Collector collector(*engine);
+  for (const Request& request : requests) collector.submit(request);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Choice& choice = collector.answer(i)[0];
+    EXPECT_EQ(choice.tokens, run_alone(shared_engine(), requests[i]).tokens) << i;
+    EXPECT_EQ(place(choice.tokens, kEndThink), static_cast<size_t>(30 + i));
+    EXPECT_EQ(choice.usage.reasoning_tokens, static_cast<int>(30 + i));
+  }
+  EXPECT_TRUE(settles(*engine, "vllm:num_requests_running", 0));
+  EXPECT_GT(metric(*engine, "vllm:num_preemptions"), 0);
+}
+
 TEST(Thinking, TheBudgetWaitsForAThought) {
   Request request = thinking();
   request.thought = ThoughtStart::kMaybe;
