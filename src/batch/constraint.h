@@ -23,6 +23,8 @@ class Constraint {
   virtual bool ended() const = 0;  // the text is complete, and nothing but its end may follow
   // Constraints with an equal group share what they compute, so that their masks wait for each other. Null: none.
   virtual const void* group() const { return nullptr; }
+  // Whether it says where the text may end. Else min_tokens and ignore_eos do, as without a constraint.
+  virtual bool decides_end() const { return true; }
 };
 
 // Owns a constraint, or none. A copy of it has a copy of the constraint.
