@@ -221,5 +221,21 @@ TEST(ResponseStore, TheOldestMakeRoom) {
   EXPECT_EQ(brief.find("a", ""), nullptr);
 }
 
+// Clients may choose ids: they neither meet those of others nor hide a later response.
+TEST(ResponseStore, IdsBelongToTheirTenant) {
+  ResponseStore store;
+  const auto put = [&](const char* tenant, const char* body) {
+    store.put({.id = "a", .tenant = tenant, .body = body, .input_items = {}, .conversation = {}});
+  };
+  put("s", "first");
+  put("t", "other");
+  put("s", "second");
+  EXPECT_EQ(store.find("a", "s")->body, "second");
+  EXPECT_EQ(store.find("a", "t")->body, "other");
+  EXPECT_TRUE(store.erase("a", "s"));
+  EXPECT_EQ(store.find("a", "s"), nullptr);
+  EXPECT_NE(store.find("a", "t"), nullptr);
+}
+
 }  // namespace
 }  // namespace sluice

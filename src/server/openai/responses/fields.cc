@@ -59,9 +59,9 @@ void set_reasoning(Fields& f, const Json& v) {
                                                         quotable(level)));
   }
   f.of<ResponseFields>().effort = level;
-  Json& variables = f.of<ConversationFields>().template_kwargs;
-  variables = {{"enable_thinking", level != "none"}};
-  if (level != "none") variables["reasoning_effort"] = level;
+  auto& conversation = f.of<ConversationFields>();
+  conversation.thinks = level != "none";
+  if (level != "none") conversation.effort = level;
 }
 
 // "none", "auto", "required" or {"type": "function", "name": ...}.

@@ -32,7 +32,7 @@ class ResponseStore {
   explicit ResponseStore(size_t max_bytes = kMaxBytes, std::chrono::steady_clock::duration life = kTimeToLive)
       : max_bytes_(max_bytes), life_(life) {}
 
-  // A response that is larger than the store is not kept.
+  // Takes the place of the tenant's response with the same id. One that is larger than the store is not kept.
   void put(StoredResponse response);
   // Null when there is none, it has expired, or it is another tenant's.
   std::shared_ptr<const StoredResponse> find(std::string_view id, std::string_view tenant);
@@ -40,14 +40,15 @@ class ResponseStore {
 
  private:
   using Item = std::shared_ptr<const StoredResponse>;
-  void drop_oldest();
+  static std::string key(std::string_view id, std::string_view tenant);
+  void drop(std::list<Item>::iterator item);
   void drop_expired();
 
   const size_t max_bytes_;
   const std::chrono::steady_clock::duration life_;
   std::mutex mutex_;
   std::list<Item> items_;  // oldest first
-  std::unordered_map<std::string, std::list<Item>::iterator> by_id_;
+  std::unordered_map<std::string, std::list<Item>::iterator> by_key_;
   size_t bytes_ = 0;
 };
 
