@@ -96,7 +96,7 @@ def test_errors_have_the_classes_of_the_client(claude, model):
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
     with pytest.raises(anthropic.BadRequestError, match="image"):
         ask(claude, model, True, messages=[{"role": "user", "content": [image]}])
-    with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
+    with pytest.raises(anthropic.BadRequestError, match="exceed context limit"):
         ask(claude, model, False, messages=HELLO, max_tokens=10**6)
 
 

@@ -14,12 +14,12 @@ namespace {
 
 using Type = Parameter::Type;
 
-constexpr size_t kMostTools = 128;
+constexpr size_t kMostTools = 512;  // agents send those of all their servers
 
 // {"type": "enabled", "budget_tokens": N}, {"type": "adaptive"} or {"type": "disabled"}.
 void set_thinking(Fields& f, const Json& v) {
   const FieldPath path = "thinking";
-  auto& fields = f.of<AnthropicFields>();
+  auto& conversation = f.of<ConversationFields>();
   const std::string& type = required_string(v, "type", path);
   const FieldPath display = path / "display";
   if (const Json* value = member(v, "display"); value != nullptr && expect_string(*value, display) != "summarized") {
@@ -27,7 +27,7 @@ void set_thinking(Fields& f, const Json& v) {
   }
   if (type == "enabled") {
     const FieldPath budget = path / "budget_tokens";
-    fields.thinking_budget =
+    conversation.thinking_budget =
         static_cast<int>(expect_integer(required_member(v, "budget_tokens", path), budget, 1, INT32_MAX));
   } else if (type != "adaptive" && type != "disabled") {
     const FieldPath type_path = path / "type";
@@ -35,7 +35,7 @@ void set_thinking(Fields& f, const Json& v) {
                                                "'disabled'.",
                                                quotable(type)));
   }
-  fields.thinks = type != "disabled";
+  conversation.thinks = type != "disabled";
 }
 
 // Edits of the conversation on the server. The one that keeps everything asks for nothing.
@@ -184,9 +184,7 @@ void translate_conversation(Call& call) {
   conversation.messages = std::move(messages);
   translate_tools(fields, conversation, call.unknown);
   translate_tool_choice(fields, conversation, call.unknown);
-  // Without the field, Anthropic's models do not think.
-  conversation.template_kwargs = {{"enable_thinking", fields.thinks}};
-  if (!fields.effort.empty()) conversation.template_kwargs["reasoning_effort"] = fields.effort;
+  if (!conversation.thinks) conversation.thinks = false;  // without the field, Anthropic's models do not think
 }
 
 }  // namespace sluice::server

@@ -1,7 +1,6 @@
 // Conversations of Anthropic's API: their fields, and their translation to the form that the engine takes.
 #pragma once
 
-#include <optional>
 #include <span>
 
 #include "server/engine_request.h"
@@ -14,9 +13,6 @@ struct AnthropicFields {
   Json messages;     // array
   Json tools;        // array or null
   Json tool_choice;  // object or null
-  bool thinks = false;
-  std::optional<int> thinking_budget;  // tokens
-  std::string effort;                  // empty: not given
 };
 
 // system, messages, tools, tool_choice, thinking and what belongs to them.

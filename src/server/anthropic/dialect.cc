@@ -1,6 +1,10 @@
 // The form of Anthropic's errors, and the types that its clients tell apart.
 #include "server/anthropic/dialect.h"
 
+#include <fmt/core.h>
+
+#include <cstdio>
+
 namespace sluice::server {
 namespace {
 
@@ -29,19 +33,38 @@ std::string_view error_type(int status) {
   }
 }
 
+// Agents read these two messages: the one makes them ask for fewer tokens, the other shorten the conversation. The
+// numbers are taken from the engine's wording (sluice/context.h).
+std::string context_message(const std::string& message) {
+  int context = 0, total = 0, prompt = 0, completion = 0;
+  constexpr const char* kBoth =
+      "This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the messages, %d in";
+  constexpr const char* kPrompt =
+      "This model's maximum context length is %d tokens. However, your messages resulted in %d tokens";
+  if (std::sscanf(message.c_str(), kBoth, &context, &total, &prompt, &completion) == 4) {
+    return fmt::format(
+        "input length and `max_tokens` exceed context limit: {} + {} > {}, decrease input length or "
+        "`max_tokens` and try again",
+        prompt, completion, context);
+  }
+  if (std::sscanf(message.c_str(), kPrompt, &context, &prompt) == 2) {
+    return fmt::format("prompt is too long: {} tokens > {} maximum", prompt, context);
+  }
+  return "prompt is too long: " + message;
+}
+
 std::string error_body(const ApiError& error) { return dump_json(anthropic_error(error)); }
 
 int status(const ApiError& error) { return error.status == 503 ? kOverloadedStatus : error.status; }
 
 }  // namespace
 
-// Agents that shorten a conversation which has become too long look for this beginning of the message.
 Json anthropic_error(const ApiError& error) {
   const bool too_long = error.code == "context_length_exceeded";
-  return {{"type", "error"},
-          {"error",
-           {{"type", error_type(error.status)},
-            {"message", too_long ? "prompt is too long: " + error.message : error.message}}}};
+  return {
+      {"type", "error"},
+      {"error",
+       {{"type", error_type(error.status)}, {"message", too_long ? context_message(error.message) : error.message}}}};
 }
 
 const Dialect kAnthropic{.name = "anthropic",

@@ -41,7 +41,7 @@ void set_effort(Fields& f, const Json& v, const FieldPath& path) {
                                           "'xhigh', 'max'.",
                                           quotable(level)));
   }
-  f.of<AnthropicFields>().effort = level;
+  f.of<ConversationFields>().effort = level;
 }
 
 void set_output_config(Fields& f, const Json& v) {
@@ -110,7 +110,7 @@ void run(Call& call) {
   expect_generates(call);
   translate_conversation(call);
   // The budget is a goal that models are trained for. It is not enforced, which the answer says.
-  if (call.fields.of<AnthropicFields>().thinking_budget) call.unknown.add("thinking.budget_tokens");
+  if (call.fields.of<ConversationFields>().thinking_budget) call.unknown.add("thinking.budget_tokens");
   const bool stream = call.fields.of<GenerationFields>().stream;
   GenerationJob job;
   job.chat = chat_request(call);

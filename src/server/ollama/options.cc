@@ -88,9 +88,9 @@ void set_think(Fields& f, const Json& v) {
                                                quotable(level)));
     }
   }
-  Json& variables = f.of<ConversationFields>().template_kwargs;
-  variables = {{"enable_thinking", v != false}};
-  if (v.is_string()) variables["reasoning_effort"] = v;
+  auto& conversation = f.of<ConversationFields>();
+  conversation.thinks = v != false;
+  if (v.is_string()) conversation.effort = v.get<std::string>();
 }
 
 // A number of seconds, or a duration like "5m" or "-1m".

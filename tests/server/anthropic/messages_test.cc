@@ -242,7 +242,7 @@ TEST_F(Anthropic, ErrorsOfEveryLayer) {
   expect_refused(ask("/v1/messages", dump_json(body({{"model", "other"}}))), 404, "not_found_error", "`fake`");
   expect_refused(ask("/v1/messages", std::string(5000, ' ')), 413, "request_too_large", "");
   expect_refused(ask("/v1/messages", dump_json(body({{"max_tokens", 5000}}))), 400, "invalid_request_error",
-                 "prompt is too long: ");
+                 "input length and `max_tokens` exceed context limit: 34 + 5000 > 4096, ");
   engine.is_overloaded = true;
   const TestResponse busy = ask("/v1/messages", text);
   expect_refused(busy, 529, "overloaded_error", "overloaded");
@@ -259,6 +259,14 @@ TEST_F(Anthropic, ErrorsOfEveryLayer) {
   const auto last = events(broken.body).back();
   EXPECT_EQ(last.first, "error");
   EXPECT_EQ(last.second["error"]["type"], "api_error");
+}
+
+TEST_F(Anthropic, PromptsThatAreTooLong) {
+  const auto user = [](size_t bytes) {
+    return Json{{"messages", Json::array({{{"role", "user"}, {"content", std::string(bytes, 'a')}}})}};
+  };
+  expect_refused(messages(user(5000)), 400, "invalid_request_error", "prompt is too long: 5032 tokens > 4096 maximum");
+  expect_refused(messages(user(100'000)), 400, "invalid_request_error", "prompt is too long: ");
 }
 
 }  // namespace
