@@ -109,6 +109,7 @@ void Api::serve_json(const EndpointInfo& endpoint, const Json& body, const Calle
             .suffix = caller.suffix,
             .reply = reply,
             .running = running_,
+            .shared = shared_,
             .strict = options_.strict,
             .deadline = {},
             .model = {},

@@ -74,6 +74,7 @@ class Api {
   const std::shared_ptr<Models> models_;
   const ApiOptions options_;
   const std::shared_ptr<RunningGenerations> running_;
+  const std::shared_ptr<SharedState> shared_ = std::make_shared<SharedState>();
 };
 
 }  // namespace sluice::server

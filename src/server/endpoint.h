@@ -17,6 +17,7 @@
 #include "server/parameters.h"
 #include "server/pooling_call.h"
 #include "server/router.h"
+#include "server/shared_state.h"
 
 namespace sluice::server {
 
@@ -31,6 +32,7 @@ struct Call {
   std::string suffix;                // what the '*' of the endpoint's path stands for
   std::shared_ptr<HttpReply> reply;  // gets the answer
   std::shared_ptr<RunningGenerations> running;
+  std::shared_ptr<SharedState> shared;
   bool strict = false;  // unknown fields are errors
   std::optional<std::chrono::steady_clock::time_point> deadline;
 

@@ -107,7 +107,10 @@ ChatPrompt chat_prompt(Call& call, bool with_tools) {
     const Json& tools = check_tools(fields.tools, call.unknown);
     if (with_tools) chat.tools = dump_json(tools);
   }
-  if (fields.template_kwargs.is_object()) chat.template_kwargs = dump_json(fields.template_kwargs);
+  Json variables = fields.template_kwargs;
+  if (fields.thinks) variables["enable_thinking"] = *fields.thinks;
+  if (!fields.effort.empty()) variables["reasoning_effort"] = fields.effort;
+  if (variables.is_object()) chat.template_kwargs = dump_json(variables);
   chat.add_generation_prompt = fields.add_generation_prompt;
   return chat;
 }

@@ -27,10 +27,13 @@ struct GenerationFields {
 };
 
 struct ConversationFields {
-  Json messages;         // array, as the client wrote it, or null
-  Json tools;            // array or null
-  Json tool_choice;      // "none", "auto", "required", an object that names a function, or null
-  Json template_kwargs;  // object or null
+  Json messages;                       // array, as the client wrote it, or null
+  Json tools;                          // array or null
+  Json tool_choice;                    // "none", "auto", "required", an object that names a function, or null
+  Json template_kwargs;                // object or null
+  std::optional<bool> thinks;          // what the template is asked for; none: its own default
+  std::string effort;                  // how much the model is to think, or empty
+  std::optional<int> thinking_budget;  // tokens of thought
   bool parallel_tool_calls = true;
   bool add_generation_prompt = true;
 };

@@ -235,7 +235,7 @@ Headers Gate::cors(const HttpRequest& request) const {
     headers = {{"Access-Control-Allow-Origin", std::string(*request.header("Origin"))}, {"Vary", "Origin"}};
   }
   if (request.method == "OPTIONS") {
-    headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST");
+    headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE");
     headers.emplace_back("Access-Control-Allow-Headers",
                          allowed_headers(request.header("Access-Control-Request-Headers").value_or("")));
     headers.emplace_back("Access-Control-Max-Age", "600");

@@ -3,39 +3,12 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <initializer_list>
-
-#include "server/errors.h"
-#include "server/parameters.h"
+#include "server/members.h"
 
 namespace sluice::server {
 namespace {
 
 constexpr size_t kMaxItems = 16384;
-
-void note_unknown(const Json& object, const FieldPath& path, std::initializer_list<std::string_view> known,
-                  UnknownFields& unknown) {
-  for (const auto& [key, value] : object.items()) {
-    if (std::find(known.begin(), known.end(), key) == known.end()) unknown.add(path / key);
-  }
-}
-
-// The member, or null when it is missing or null.
-const Json* member(const Json& object, std::string_view key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-const Json& required_member(const Json& object, std::string_view key, const FieldPath& path) {
-  const Json* found = member(object, key);
-  if (found == nullptr) throw missing_parameter(path / key);
-  return *found;
-}
-
-const std::string& required_string(const Json& object, std::string_view key, const FieldPath& path) {
-  return expect_string(required_member(object, key, path), path / key);
-}
 
 std::string part_text(const Json& part, const FieldPath& path, UnknownFields& unknown) {
   expect_object(part, path);
@@ -201,8 +174,8 @@ const Json& check_function(const Json& function, const FieldPath& path, UnknownF
   expect_object(function, path);
   note_unknown(function, path, {"name", "description", "parameters", "strict"}, unknown);
   const std::string& name = required_string(function, "name", path);
-  if (name.empty() || name.size() > 64) {
-    throw invalid_value(path / "name", fmt::format("Invalid '{}.name': expected 1 to 64 characters, but got {}.",
+  if (name.empty() || name.size() > 128) {
+    throw invalid_value(path / "name", fmt::format("Invalid '{}.name': expected 1 to 128 characters, but got {}.",
                                                    path.str(), name.size()));
   }
   if (const Json* text = member(function, "description")) expect_string(*text, path / "description");

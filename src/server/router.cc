@@ -57,7 +57,8 @@ Router::Match Router::match(std::string_view method, std::string_view path) cons
     if (!suffix) continue;
     match.allowed.emplace_back(route.method);
     if (route.method == "GET") match.allowed.emplace_back("HEAD");
-    if (method == route.method || (method == "HEAD" && route.method == "GET")) {
+    const bool known = match.route != nullptr && match.route->path == path;  // an exact path goes before a '*'
+    if (!known && (method == route.method || (method == "HEAD" && route.method == "GET"))) {
       match.route = &route;
       match.suffix = percent_decode(*suffix);
     }

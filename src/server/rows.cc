@@ -1,5 +1,9 @@
-// The row of the field "model".
+// The row of the field "model", and what several rows set.
 #include "server/rows.h"
+
+#include <fmt/core.h>
+
+#include "server/errors.h"
 
 namespace sluice::server {
 namespace {
@@ -13,5 +17,20 @@ constexpr Parameter kModel[] = {{.name = "model",
 }  // namespace
 
 std::span<const Parameter> model_parameter() { return kModel; }
+
+void set_stop_strings(Fields& fields, const Json& value, const FieldPath& path) {
+  std::vector<std::string> stops;
+  const auto add = [&](const Json& text, const FieldPath& where) {
+    stops.push_back(expect_string(text, where));
+    if (!stops.back().empty()) return;
+    throw ApiError{
+        .message = fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1.", where.str()),
+        .param = where,
+        .code = "empty_string"};
+  };
+  if (value.is_string()) add(value, path);
+  for (size_t i = 0; value.is_array() && i < value.size(); ++i) add(value[i], path[i]);
+  fields.of<SamplingParams>().stop = std::move(stops);
+}
 
 }  // namespace sluice::server

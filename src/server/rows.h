@@ -20,6 +20,9 @@ inline constexpr double kIntMax = 2147483647;
 // "model", which may be left out while one model is served. Api::serve reads it.
 std::span<const Parameter> model_parameter();
 
+// For the field of stop strings, of type kStrings, whatever its name. Throws ApiError for an empty one.
+void set_stop_strings(Fields& fields, const Json& value, const FieldPath& path);
+
 // A field that is refused unless its value is null or one of `neutral`, a JSON array. `instead` is a hint like "Use
 // 'seed'".
 constexpr Parameter refused(std::string_view name, std::string_view neutral = {}, std::string_view instead = {}) {

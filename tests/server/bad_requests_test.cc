@@ -447,7 +447,7 @@ TEST_F(BadRequests, WordingsAreOpenAis) {
       "reduce the length of the messages.");
   EXPECT_EQ(post("/v1/chat/completions", R"({"model":"x\u001b","messages":[{"role":"user","content":"a"}]})")
                 .json()["error"]["message"],
-            "The model `x?` does not exist or you do not have access to it.");
+            "The model `x?` does not exist or you do not have access to it. Served: `fake`.");
 }
 
 }  // namespace

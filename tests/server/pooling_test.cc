@@ -67,7 +67,6 @@ TEST_F(Pooling, WrongEmbeddingRequests) {
   expect_error(embed({{{"text", "a"}}}), 400, "input[0]", "invalid_type");
   expect_error(embed(std::string(5000, 'a')), 400, "input", "context_length_exceeded");
   expect_error(embed({"a", std::string(100000, 'a')}), 400, "input[1]", "context_length_exceeded");
-  EXPECT_EQ(post("/v1/embeddings", R"({"input":"a"})").status, 200);
   expect_error(post("/v1/embeddings", R"({"model":"fake"})"), 400, "input", "missing_required_parameter");
   EXPECT_EQ(engine.submitted, 0);
 }

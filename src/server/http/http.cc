@@ -53,6 +53,12 @@ const char* reason_phrase(int status) {
       return "Unsupported Media Type";
     case 417:
       return "Expectation Failed";
+    case 422:
+      return "Unprocessable Content";
+    case 424:
+      return "Failed Dependency";
+    case 429:
+      return "Too Many Requests";
     case 431:
       return "Request Header Fields Too Large";
     case 500:
@@ -63,6 +69,8 @@ const char* reason_phrase(int status) {
       return "Service Unavailable";
     case 504:
       return "Gateway Timeout";
+    case 529:
+      return "Overloaded";
     case 505:
       return "HTTP Version Not Supported";
     default:

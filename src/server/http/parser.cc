@@ -78,6 +78,7 @@ void HttpParser::feed_header(std::string& input) {
   impl_->parser.eager(false);
   impl_->parser.put(boost::asio::buffer(input.data(), bytes), error);
   if (error == http::error::body_limit) {
+    read_header_fields();  // they are complete, and the answer depends on them
     state_ = State::kRefused;
     refusal_ = body_too_large(limits_);
     return;

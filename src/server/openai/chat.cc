@@ -350,7 +350,7 @@ void run(Call& call) {
 const EndpointInfo endpoint{
     .name = "chat",
     .dialect = &kOpenAi,
-    .paths = {"/v1/chat/completions"},
+    .paths = {"/v1/chat/completions", "/chat/completions"},
     .flags = Route::kGenerates,
     .help = "chat completions",
     .parameters = {model_parameter(), conversation_parameters(), generation_parameters(), grammar_parameters(),

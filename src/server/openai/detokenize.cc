@@ -1,4 +1,4 @@
-// /detokenize, with vLLM's fields.
+// /detokenize, with vLLM's fields. The answer has the text under vLLM's name and under llama.cpp's.
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server {
@@ -18,7 +18,8 @@ constexpr Parameter kParameters[] = {{.name = "tokens",
 
 void run(Call& call) {
   const auto& tokens = call.fields.of<DetokenizeFields>().tokens;
-  call.send({.body = dump_json({{"prompt", call.engine().detokenize(tokens, false)}}), .headers = call.warnings()});
+  const std::string text = call.engine().detokenize(tokens, false);
+  call.send({.body = dump_json({{"prompt", text}, {"content", text}}), .headers = call.warnings()});
 }
 
 const EndpointInfo endpoint{.name = "detokenize",

@@ -169,7 +169,7 @@ void run(Call& call) {
 
 const EndpointInfo endpoint{.name = "embeddings",
                             .dialect = &kOpenAi,
-                            .paths = {"/v1/embeddings"},
+                            .paths = {"/v1/embeddings", "/embeddings"},
                             .flags = Route::kGenerates,
                             .help = "vectors of texts",
                             .parameters = {model_parameter(), kParameters, truncation_parameter(), label_parameter()},

@@ -31,7 +31,7 @@ void show(Call& call) {
 const EndpointInfo all{.name = "models",
                        .dialect = &kOpenAi,
                        .method = "GET",
-                       .paths = {"/v1/models"},
+                       .paths = {"/v1/models", "/models"},
                        .flags = Route::kQuick,
                        .help = "the served models",
                        .run = list};

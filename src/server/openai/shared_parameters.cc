@@ -15,23 +15,6 @@ using Type = Parameter::Type;
 
 std::vector<TokenId> token_ids(const Json& v) { return v.get<std::vector<TokenId>>(); }
 
-void set_stop(Fields& f, const Json& v) {
-  std::vector<std::string> stops;
-  if (v.is_string()) {
-    stops.push_back(v.get<std::string>());
-  } else {
-    stops = v.get<std::vector<std::string>>();
-  }
-  for (size_t i = 0; i < stops.size(); ++i) {
-    if (!stops[i].empty()) continue;
-    const std::string path = v.is_string() ? "stop" : fmt::format("stop[{}]", i);
-    throw ApiError{.message = fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1.", path),
-                   .param = path,
-                   .code = "empty_string"};
-  }
-  f.of<SamplingParams>().stop = std::move(stops);
-}
-
 void set_allowed(Fields& f, const Json& v) {
   std::vector<TokenId> tokens = token_ids(v);
   std::sort(tokens.begin(), tokens.end());
@@ -158,7 +141,7 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .max_bytes = kMaxStopBytes,
      .fallback = "none",
      .help = "the text ends before the first of these strings; the limit on bytes is for all of them together",
-     .set = set_stop},
+     .set = [](Fields& f, const Json& v) { set_stop_strings(f, v, "stop"); }},
     {.name = "stop_token_ids",
      .type = Type::kTokenIds,
      .max_items = 1024,

@@ -1,9 +1,10 @@
-// /tokenize, with vLLM's fields.
+// /tokenize, with vLLM's fields and llama.cpp's.
 #include <fmt/core.h>
 
 #include <array>
 #include <iterator>
 
+#include "server/openai/format.h"
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server {
@@ -15,6 +16,9 @@ constexpr size_t kMostBytes = 1 << 20;  // accepted whatever the context: a fift
 
 struct TokenizeFields {
   std::optional<std::string> prompt;
+  std::optional<std::string> content;  // llama.cpp's name of the prompt
+  bool add_special = false;            // with content
+  bool with_pieces = false;
   bool return_token_strs = false;
 };
 
@@ -30,16 +34,43 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .fallback = "false",
      .help = "report the vocabulary's spelling of each token",
      .set = assign<&TokenizeFields::return_token_strs>},
+    {.name = "content",
+     .type = Type::kString,
+     .max_bytes = kTextBytes,
+     .fallback = "none",
+     .help = "llama.cpp's name of prompt; add_special then decides about special tokens",
+     .set = assign<&TokenizeFields::content>},
+    {.name = "add_special",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "with content: add the tokens that the tokenizer puts around a text",
+     .set = assign<&TokenizeFields::add_special>},
+    {.name = "with_pieces",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "tokens are objects of the id and the piece of text that it stands for",
+     .set = assign<&TokenizeFields::with_pieces>},
+    refused("parse_special", "[true]"),
 });
+
+// The piece of text that the token stands for, or its bytes if they are not text by themselves.
+Json piece_of(const Engine& engine, TokenId id) {
+  const std::string bytes = engine.token_bytes(id);
+  if (is_utf8(bytes)) return bytes;
+  Json list = Json::array();
+  for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
+  return list;
+}
 
 std::vector<TokenId> tokens_of(Call& call, const TokenizeFields& fields) {
   const bool is_chat = call.fields.of<ConversationFields>().messages.is_array();
-  if (is_chat && fields.prompt) {
-    throw ApiError{.message = "Setting 'prompt' and 'messages' at the same time is not supported.",
-                   .param = "prompt",
+  if (is_chat + fields.prompt.has_value() + fields.content.has_value() > 1) {
+    throw ApiError{.message = "Setting several of 'prompt', 'content' and 'messages' is not supported.",
+                   .param = fields.prompt ? "prompt" : "content",
                    .code = "invalid_parameter_combination"};
   }
   if (is_chat) return tokenize_chat(call, /*with_tools=*/true);
+  if (fields.content) return tokenize_text(call, *fields.content, fields.add_special, "content", kMostBytes);
   if (!fields.prompt) throw missing_parameter("prompt");
   // Counting tokens is what this endpoint is for: a text may be longer than the context.
   const bool special = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(true);
@@ -52,7 +83,12 @@ void run(Call& call) {
   // Written as text: a tree of as many values as there are tokens would take a hundred times the memory.
   std::string ids, strings;
   for (const TokenId id : tokens) {
-    fmt::format_to(std::back_inserter(ids), "{}{}", ids.empty() ? "" : ",", id);
+    if (!ids.empty()) ids += ',';
+    if (fields.with_pieces) {
+      fmt::format_to(std::back_inserter(ids), R"({{"id":{},"piece":{}}})", id, dump_json(piece_of(call.engine(), id)));
+    } else {
+      fmt::format_to(std::back_inserter(ids), "{}", id);
+    }
     if (!fields.return_token_strs) continue;
     if (!strings.empty()) strings += ',';
     strings += dump_json(call.engine().token_text(id));

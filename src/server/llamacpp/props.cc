@@ -1,0 +1,88 @@
+// /props, /slots and /apply-template.
+#include <fmt/core.h>
+
+#include <set>
+
+#include "server/engine_request.h"
+#include "server/llamacpp/dialect.h"
+#include "server/llamacpp/settings.h"
+#include "server/openai/shared_fields.h"
+#include "server/rows.h"
+#include "sluice/version.h"
+
+namespace sluice::server {
+namespace {
+
+void props(Call& call) {
+  if (call.model.engine == nullptr) throw model_not_found("", {});
+  const ModelInfo& model = call.info();
+  call.send({.body = dump_json({{"default_generation_settings",
+                                 {{"n_ctx", model.max_model_len}, {"params", llama_settings(model.default_sampling)}}},
+                                {"model_alias", call.model.name},
+                                {"model_path", model.path},
+                                {"modalities", {{"vision", false}, {"audio", false}}},
+                                {"build_info", fmt::format("sluice {}", kVersion)}})});
+}
+
+// A slot for each sequence that runs: there is no fixed number of them.
+void slots(Call& call) {
+  Json list = Json::array();
+  std::set<const Engine*> counted;  // an engine may have several names
+  for (const ServedModel& model : call.models.all()) {
+    if (!counted.insert(model.engine.get()).second) continue;
+    for (int i = 0; i < model.engine->health().running; ++i) {
+      list.push_back({{"id", list.size()}, {"is_processing", true}, {"n_ctx", model.engine->model().max_model_len}});
+    }
+  }
+  call.send({.body = dump_json(list)});
+}
+
+void apply_template(Call& call) {
+  if (!call.fields.of<ConversationFields>().messages.is_array()) throw missing_parameter("messages");
+  const std::string prompt = call.engine().render_chat(chat_prompt(call, /*with_tools=*/true));
+  call.send({.body = dump_json({{"prompt", prompt}}), .headers = call.warnings()});
+}
+
+const EndpointInfo props_endpoint{.name = "llama.cpp props",
+                                  .dialect = &kLlamaCpp,
+                                  .method = "GET",
+                                  .paths = {"/props"},
+                                  .flags = Route::kQuick,
+                                  .help = "the model and its defaults, for llama.cpp's clients",
+                                  .run = props};
+const EndpointInfo slots_endpoint{.name = "llama.cpp slots",
+                                  .dialect = &kLlamaCpp,
+                                  .method = "GET",
+                                  .paths = {"/slots"},
+                                  .flags = Route::kQuick,
+                                  .help = "the sequences that run, for llama.cpp's clients",
+                                  .run = slots};
+const EndpointInfo template_endpoint{.name = "llama.cpp apply-template",
+                                     .dialect = &kLlamaCpp,
+                                     .paths = {"/apply-template"},
+                                     .help = "messages through the chat template",
+                                     .parameters = {model_parameter(), conversation_parameters()},
+                                     .run = apply_template};
+const Registry<EndpointInfo> registered_props{props_endpoint}, registered_slots{slots_endpoint},
+    registered_template{template_endpoint};
+
+}  // namespace
+
+Json llama_settings(const SamplingParams& sampling) {
+  Json stop = Json::array();
+  for (const std::string& text : sampling.stop) stop.push_back(text);
+  return {{"n_predict", sampling.max_tokens.value_or(-1)},
+          {"seed", sampling.seed.value_or(-1)},
+          {"temperature", sampling.temperature},
+          {"top_k", sampling.top_k},
+          {"top_p", sampling.top_p},
+          {"min_p", sampling.min_p},
+          {"top_n_sigma", sampling.top_n_sigma},
+          {"repeat_penalty", sampling.repetition_penalty},
+          {"presence_penalty", sampling.presence_penalty},
+          {"frequency_penalty", sampling.frequency_penalty},
+          {"ignore_eos", sampling.ignore_eos},
+          {"stop", std::move(stop)}};
+}
+
+}  // namespace sluice::server

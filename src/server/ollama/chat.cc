@@ -1,0 +1,58 @@
+// /api/chat.
+#include <array>
+
+#include "server/ollama/conversation.h"
+#include "server/ollama/format.h"
+#include "server/ollama/options.h"
+#include "server/rows.h"
+
+namespace sluice::server {
+namespace {
+
+using Type = Parameter::Type;
+
+constexpr auto kParameters = std::to_array<Parameter>({
+    {.name = "messages",
+     .type = Type::kArray,
+     .max_items = 16384,
+     .max_bytes = kTextBytes,
+     .fallback = "[]",
+     .help = "the conversation: roles system, user, assistant, tool; without messages the model is only loaded",
+     .set = assign<&ConversationFields::messages>},
+    {.name = "tools",
+     .type = Type::kArray,
+     .max_items = 128,
+     .max_bytes = 1 << 20,
+     .fallback = "none",
+     .help = "functions that the template tells the model about",
+     .set = assign<&ConversationFields::tools>},
+});
+
+void run(Call& call) {
+  expect_generates(call);
+  read_ollama_options(call);
+  auto& conversation = call.fields.of<ConversationFields>();
+  if (!conversation.messages.is_array() || conversation.messages.empty()) {
+    return answer_load(call, "message", {{"role", "assistant"}, {"content", ""}});
+  }
+  conversation.messages = translate_ollama_messages(conversation.messages, call.unknown);
+  GenerationJob job;
+  job.chat = chat_request(call);
+  job.stream = call.fields.of<OllamaFields>().stream;
+  job.headers = call.warnings();
+  job.format = std::make_unique<OllamaFormat>(OllamaFormat::Kind::kChat, call.request_id, call.model.name, job.stream);
+  call.generate(std::move(job));
+}
+
+const EndpointInfo endpoint{
+    .name = "ollama chat",
+    .dialect = &kOllama,
+    .paths = {"/api/chat"},
+    .flags = Route::kGenerates,
+    .help = "Ollama's chat",
+    .parameters = {model_parameter(), kParameters, ollama_generation_parameters(), ollama_keep_alive_parameter()},
+    .run = run};
+const Registry<EndpointInfo> registered{endpoint};
+
+}  // namespace
+}  // namespace sluice::server

@@ -1,0 +1,36 @@
+// The form of TGI's errors, whose clients tell them apart by status and type.
+#include "server/tgi/dialect.h"
+
+namespace sluice::server {
+namespace {
+
+std::string_view error_type(int status) {
+  switch (status) {
+    case 500:
+      return "generation";
+    case 503:
+      return "overloaded";
+    default:
+      return "validation";
+  }
+}
+
+std::string error_body(const ApiError& error) {
+  return dump_json({{"error", error.message}, {"error_type", error_type(error.status)}});
+}
+
+int status(const ApiError& error) {
+  if (error.status == 400) return 422;
+  if (error.status == 500) return 424;
+  return error.status == 503 ? 429 : error.status;
+}
+
+}  // namespace
+
+const Dialect kTgi{.name = "tgi", .error_body = error_body, .status = status, .prefixes = {"/generate", "/info"}};
+
+namespace {
+const Registry<Dialect> registered{kTgi};
+}
+
+}  // namespace sluice::server

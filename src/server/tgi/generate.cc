@@ -1,0 +1,196 @@
+// /generate, /generate_stream and /info.
+#include <fmt/core.h>
+
+#include <array>
+
+#include "server/engine_request.h"
+#include "server/members.h"
+#include "server/rows.h"
+#include "server/tgi/format.h"
+#include "sluice/version.h"
+
+namespace sluice::server {
+namespace {
+
+using Type = Parameter::Type;
+
+constexpr int kDefaultNewTokens = 100;
+
+struct TgiFields {
+  std::string inputs;
+  Json parameters;  // object or null
+  bool stream = false;
+  // Of the parameters
+  bool samples = false;
+  bool has_sampler = false;
+  bool return_full_text = false;
+  bool details = false;
+  std::optional<int> truncate;
+};
+
+// TGI samples only when it is told to, or told how to.
+template <size_t I>
+constexpr Parameter sampler() {
+  Parameter row = sampling_row<I>();
+  row.set = [](Fields& f, const Json& v) {
+    sampling_row<I>().set(f, v);
+    f.of<TgiFields>().has_sampler = true;
+  };
+  return row;
+}
+
+// {"type": "json" | "json_schema" | "regex", "value": ...}
+void set_grammar(Fields& f, const Json& v) {
+  const FieldPath path = "grammar";
+  const FieldPath value_path = path / "value";
+  const std::string& type = required_string(v, "type", path);
+  const Json& value = required_member(v, "value", path);
+  auto& grammar = f.of<GenerationFields>().grammar;
+  if (type == "regex") {
+    grammar = {"regex", expect_string(value, value_path), value_path.str()};
+  } else if (type == "json" || type == "json_schema") {
+    grammar = {"json_schema",
+               value.is_string() ? value.get<std::string>() : dump_json(expect_object(value, value_path)),
+               value_path.str()};
+  } else {
+    throw invalid_value(path / "type", fmt::format("Invalid value: '{}'. Supported values are: 'json', 'json_schema', "
+                                                   "'regex'.",
+                                                   quotable(type)));
+  }
+}
+
+void set_max_new_tokens(Fields& f, const Json& v) {
+  f.of<SamplingParams>().max_tokens = v.get<int>();
+  f.of<GenerationFields>().has_max_tokens = true;
+}
+
+constexpr auto kNested = std::to_array<Parameter>({
+    {.name = "max_new_tokens", .type = Type::kInteger, .min = 1, .max = kIntMax, .set = set_max_new_tokens},
+    {.name = "do_sample", .type = Type::kBoolean, .set = assign<&TgiFields::samples>},
+    {.name = "seed", .type = Type::kInteger, .min = 0, .max = 0x1p63, .set = assign<&SamplingParams::seed>},
+    {.name = "stop",
+     .type = Type::kStrings,
+     .max_items = kMaxStopStrings,
+     .max_bytes = kMaxStopBytes,
+     .set = [](Fields& f, const Json& v) { set_stop_strings(f, v, "stop"); }},
+    {.name = "return_full_text", .type = Type::kBoolean, .set = assign<&TgiFields::return_full_text>},
+    {.name = "details", .type = Type::kBoolean, .set = assign<&TgiFields::details>},
+    {.name = "truncate", .type = Type::kInteger, .min = 1, .max = kIntMax, .set = assign<&TgiFields::truncate>},
+    {.name = "grammar", .type = Type::kObject, .max_bytes = kGrammarBytes, .set = set_grammar},
+    sampler<sampling_index("temperature")>(),
+    sampler<sampling_index("top_k")>(),
+    sampler<sampling_index("top_p")>(),
+    sampling_row<sampling_index("repetition_penalty")>(),
+    sampling_row<sampling_index("frequency_penalty")>(),
+    refused("typical_p", "[1]"),
+    refused("best_of", "[1]"),
+    refused("watermark", "[false]"),
+    refused("decoder_input_details", "[false]"),
+    refused("top_n_tokens", "[0]"),
+    refused("adapter_id"),
+});
+
+constexpr std::span<const Parameter> kNestedGroups[] = {kNested};
+
+constexpr auto kParameters = std::to_array<Parameter>({
+    {.name = "inputs",
+     .type = Type::kString,
+     .max_bytes = kTextBytes,
+     .required = true,
+     .fallback = "required",
+     .help = "the text to continue",
+     .set = assign<&TgiFields::inputs>},
+    {.name = "parameters",
+     .type = Type::kObject,
+     .max_bytes = kGrammarBytes,
+     .fallback = "{}",
+     .help = "max_new_tokens (100), do_sample, temperature, top_k, top_p, repetition_penalty, frequency_penalty, seed, "
+             "stop, return_full_text, details, truncate, grammar",
+     .set = assign<&TgiFields::parameters>},
+});
+
+constexpr Parameter kStream[] = {{.name = "stream",
+                                  .type = Type::kBoolean,
+                                  .fallback = "false",
+                                  .help = "answer as /generate_stream does",
+                                  .set = assign<&TgiFields::stream>}};
+
+void read_nested(Call& call) {
+  const auto& fields = call.fields.of<TgiFields>();
+  auto& sampling = call.fields.of<SamplingParams>();
+  if (fields.parameters.is_object()) {
+    UnknownFields unknown;
+    read_parameters(kNestedGroups, fields.parameters, call.info().vocab_size, call.fields, unknown);
+    const FieldPath path = "parameters";
+    for (const std::string& name : unknown.names()) call.unknown.add(path / name);
+  }
+  if (!fields.samples && !fields.has_sampler) sampling.temperature = 0;
+  if (!call.fields.of<GenerationFields>().has_max_tokens) sampling.max_tokens = kDefaultNewTokens;
+  sampling.logprobs = 0;
+}
+
+void answer(Call& call, bool stream) {
+  expect_generates(call);
+  read_nested(call);
+  const auto& fields = call.fields.of<TgiFields>();
+  Request request = base_request(call);
+  request.prompt_param = "inputs";
+  request.prompt = tokenize_text(call, fields.inputs, /*add_special_tokens=*/true, "inputs");
+  if (fields.truncate && request.prompt.size() > static_cast<size_t>(*fields.truncate)) {
+    request.prompt.erase(request.prompt.begin(), request.prompt.end() - *fields.truncate);
+  }
+  request.max_tokens_is_default = !call.fields.of<GenerationFields>().has_max_tokens;
+  fit_context(request, call.info().max_model_len, "prompt");
+  GenerationJob job;
+  job.stream = stream;
+  job.headers = call.warnings();
+  job.format = std::make_unique<TgiFormat>(
+      call.model.engine, TgiAnswerOptions{.before = fields.return_full_text ? fields.inputs : std::string(),
+                                          .seed = request.sampling.seed,
+                                          .details = fields.details});
+  job.requests.push_back(std::move(request));
+  call.generate(std::move(job));
+}
+
+void info(Call& call) {
+  if (call.model.engine == nullptr) throw model_not_found("", {});
+  const ModelInfo& model = call.info();
+  call.send(
+      {.body = dump_json({{"model_id", call.model.name},
+                          {"model_sha", nullptr},
+                          {"model_dtype", model.dtype},
+                          {"model_device_type", model.backend},
+                          {"model_pipeline_tag", model.task == Task::kGenerate ? Json("text-generation") : Json()},
+                          {"max_best_of", 1},
+                          {"max_stop_sequences", kMaxStopStrings},
+                          {"max_input_tokens", model.max_model_len - 1},
+                          {"max_total_tokens", model.max_model_len},
+                          {"router", "sluice"},
+                          {"version", kVersion}})});
+}
+
+const EndpointInfo whole{.name = "tgi generate",
+                         .dialect = &kTgi,
+                         .paths = {"/generate"},
+                         .flags = Route::kGenerates,
+                         .help = "TGI's text generation",
+                         .parameters = {model_parameter(), kParameters, kStream},
+                         .run = [](Call& call) { answer(call, call.fields.of<TgiFields>().stream); }};
+const EndpointInfo streamed{.name = "tgi generate_stream",
+                            .dialect = &kTgi,
+                            .paths = {"/generate_stream"},
+                            .flags = Route::kGenerates,
+                            .help = "TGI's text generation by server-sent events",
+                            .parameters = {model_parameter(), kParameters},
+                            .run = [](Call& call) { answer(call, true); }};
+const EndpointInfo info_endpoint{.name = "tgi info",
+                                 .dialect = &kTgi,
+                                 .method = "GET",
+                                 .paths = {"/info"},
+                                 .flags = Route::kQuick,
+                                 .help = "the model and its limits, for TGI's clients",
+                                 .run = info};
+const Registry<EndpointInfo> registered_whole{whole}, registered_streamed{streamed}, registered_info{info_endpoint};
+
+}  // namespace
+}  // namespace sluice::server
