@@ -14,6 +14,7 @@
 #include "base/registry.h"
 #include "engine/packed_cache.h"
 #include "nn/loading/ignored_config_keys.h"
+#include "nn/loading/size_limits.h"
 #include "quant/groups.h"
 #include "scheduler/scheduler.h"
 #include "sluice/error.h"
@@ -371,6 +372,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   plan.keep_types = options.dtype == "auto" && plan.checkpoint->keep_types;
   plan.kv_dtype = parse_cache_dtype(options.kv_cache_dtype, plan.dtype, plan);
 
+  check_sizes(*plan.checkpoint);
   LoadContext context{.checkpoint = *plan.checkpoint,
                       .queue = *plan.queue,
                       .dtype = plan.dtype,
