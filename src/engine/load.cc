@@ -345,6 +345,26 @@ void plan_weights(const EngineOptions& options, LoadPlan& plan) {
 }  // namespace
 
 size_t LoadPlan::packed_bytes() const { return std::accumulate(packed_sizes.begin(), packed_sizes.end(), size_t{0}); }
+namespace {
+
+// Tells about quantized matrices that no block format can hold, because otherwise their size in memory is a surprise.
+void warn_about_unpacked(LoadPlan& plan) {
+  size_t matrices = 0, elements = 0;
+  std::string first;
+  for (const auto& [name, entry] : plan.checkpoint->tensors()) {
+    if (!entry.compute || entry.dtype->block_size > 1) continue;
+    if (matrices++ == 0) first = name;
+    elements += static_cast<size_t>(entry.shape.elements());
+  }
+  if (matrices == 0) return;
+  plan.warnings.push_back(fmt::format(
+      "{} quantized matrices ({} elements) do not stay packed but are stored as {}, because no block format has their "
+      "groups (act-order, or an unusual size); the first is '{}'",
+      matrices, elements, plan.weight_type()->name, first));
+}
+
+}  // namespace
+
 
 LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   check_options(given);
@@ -392,6 +412,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   MemoryPlan& memory = plan.memory;
   memory.available_bytes = usable_memory(plan.device->memory(), options.gpu_memory_utilization);
   memory.mapped_bytes = context.mapped_bytes;
+  warn_about_unpacked(plan);
   plan_weights(options, plan);
   if (plan.task != Task::kGenerate) {
     const size_t used = memory.total() + kHeadroom;
