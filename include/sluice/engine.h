@@ -38,6 +38,10 @@ struct ModelInfo {
   std::string tool_syntax{};  // how the model writes calls of tools ("hermes"); empty: not known
   Task task = Task::kGenerate;
   int vector_size = 0;  // kEmbed: dimensions of a vector; kScore: labels
+  // kEmbed: whether the model was trained so that leading dimensions are vectors, too; and the only numbers of them
+  // that it was trained for (empty: any).
+  bool matryoshka = false;
+  std::vector<int> matryoshka_dimensions{};
   // kEmbed: texts to put before the input, by name, and the name of the default one (empty: none).
   std::map<std::string, std::string> prompts{};
   std::string default_prompt{};

@@ -18,6 +18,7 @@ struct EngineOptions {
   bool allow_bin = false;             // allow weights in torch.save files (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
   std::string quantization = "none";  // none; a block format to quantize matrices to: q8_0, q4_0, ...;
+  bool matryoshka = false;            // vectors may be cut to fewer dimensions, also if the checkpoint does not say so
                                       // fp8: fp8_e4m3 weights and 8-bit activations
   bool quantize_head = false;         // also quantize the output head
   // Rounding of inputs of matmuls with fp8_e4m3 weights: auto (as the checkpoint or --quantization fp8 says), none, fp8
@@ -92,6 +93,8 @@ void visit(V&& v, EngineOptions& o) {
   v("quantize-head", o.quantize_head, "also quantize the output head, which otherwise keeps its type");
   v("activation-quantization", o.activation_quantization,
     "rounding of inputs of matmuls with fp8_e4m3 weights (auto: as the checkpoint or --quantization fp8 says)",
+  v("matryoshka", o.matryoshka,
+    "allow 'dimensions' for an embedding model that was trained for it but does not declare it (is_matryoshka)");
     {"auto", "none", "fp8"});
   v("kv-cache-dtype", o.kv_cache_dtype,
     "type of cached keys and values; fp8 (E4M3) and fp8_e5m2 have no scales, int8 has one per vector",

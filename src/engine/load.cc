@@ -372,7 +372,10 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   LoadPlan plan;
   plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
   plan.task = choose_task(options.task, *plan.checkpoint);
-  if (plan.task == Task::kEmbed) plan.embedding = read_embedding_files(*plan.checkpoint);
+  if (plan.task == Task::kEmbed) {
+    plan.embedding = read_embedding_files(*plan.checkpoint);
+    plan.embedding.matryoshka |= options.matryoshka;
+  }
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
   plan.device = &open_device(*plan.backend, options.device);

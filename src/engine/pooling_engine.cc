@@ -17,6 +17,7 @@
 #include "engine/runner.h"
 #include "engine/text_engine.h"
 #include "scheduler/queue_limit.h"
+#include "sluice/dimensions.h"
 
 namespace sluice {
 namespace {
@@ -166,11 +167,7 @@ class PoolingEngine final : public TextEngine {
       }
       CHECK(text.types.empty() || text.types.size() == text.tokens.size());
     }
-    if (request.dimensions < 0 || (request.dimensions > 0 && info_.task != Task::kEmbed) ||
-        request.dimensions > info_.vector_size) {
-      refuse("dimensions", "invalid_value",
-             fmt::format("Invalid 'dimensions': vectors of this model have {} dimensions.", info_.vector_size));
-    }
+    check_dimensions(info_, request.dimensions);
   }
 
   void run() {
