@@ -70,12 +70,16 @@ struct ChatRequest {
 using EventSink = std::function<void(Event)>;
 using RequestId = uint64_t;
 
+// This many requests in a row that end with a fault of the engine, and none that succeeds, make it unhealthy.
+inline constexpr int kFailingAfter = 8;
+
 struct Health {
-  bool alive = false;             // idle, or a step finished lately
+  bool alive = false;             // idle, or a step finished lately; and not every request fails
   bool failed = false;            // a fault ended the engine: every request got an error, none will be taken
   double seconds_since_step = 0;  // since work was last seen to progress, 0 when idle
   int running = 0;                // sequences
   int waiting = 0;                // sequences that never ran
+  int errors_in_a_row = 0;        // requests that ended with a fault of the engine since the last one that succeeded
 };
 
 class Engine {
