@@ -42,6 +42,10 @@ struct ModelInfo {
   std::string thinking_switch{};  // the chat template's variable that turns thoughts on and off; empty: there is none
   Task task = Task::kGenerate;
   int vector_size = 0;  // kEmbed: dimensions of a vector; kScore: labels
+  // kEmbed: whether the model was trained so that leading dimensions are vectors, too; and the only numbers of them
+  // that it was trained for (empty: any).
+  bool matryoshka = false;
+  std::vector<int> matryoshka_dimensions{};
   // kEmbed: texts to put before the input, by name, and the name of the default one (empty: none).
   std::map<std::string, std::string> prompts{};
   std::string default_prompt{};
@@ -70,12 +74,16 @@ struct ChatRequest {
 using EventSink = std::function<void(Event)>;
 using RequestId = uint64_t;
 
+// This many requests in a row that end with a fault of the engine, and none that succeeds, make it unhealthy.
+inline constexpr int kFailingAfter = 8;
+
 struct Health {
-  bool alive = false;             // idle, or a step finished lately
+  bool alive = false;             // idle, or a step finished lately; and not every request fails
   bool failed = false;            // a fault ended the engine: every request got an error, none will be taken
   double seconds_since_step = 0;  // since work was last seen to progress, 0 when idle
   int running = 0;                // sequences
   int waiting = 0;                // sequences that never ran
+  int errors_in_a_row = 0;        // requests that ended with a fault of the engine since the last one that succeeded
 };
 
 class Engine {

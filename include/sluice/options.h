@@ -18,7 +18,11 @@ struct EngineOptions {
   bool enable_auto_tool_choice = true;  // vLLM's flag: the model decides whether it calls a tool
   // Folder for files of packed weights. Later starts map them instead of packing again. Empty: none. CPU only.
   std::string packed_cache{};
+  // When the checksums of such a file are compared: load, background (after the start), off; auto: at load if the file
+  // fits in memory and is read anyway, else in the background.
+  std::string packed_cache_check = "auto";
   std::string task = "auto";          // auto (the task it was made for), generate, embed, score
+  bool matryoshka = false;            // vectors may be cut to fewer dimensions, also if the checkpoint does not say so
   bool allow_bin = false;             // allow weights in torch.save files (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
   std::string quantization = "none";  // none; a block format to quantize matrices to: q8_0, q4_0, ...;
@@ -92,8 +96,15 @@ void visit(V&& v, EngineOptions& o) {
   v("allow-bin", o.allow_bin, "allow weights in torch.save files (.bin, .pt, .pth); no code in them is executed");
   v("packed-cache", o.packed_cache,
     "folder for packed weights; later starts map them, and they may exceed memory (CPU only)");
+  v("packed-cache-check", o.packed_cache_check,
+    "when all bytes of packed weights are checked: before serving, while serving, or never (auto: before serving if "
+    "they "
+    "fit in memory)",
+    {"auto", "load", "background", "off"});
   v("task", o.task, "task to load the model for (auto: the one it was made for)",
     {"auto", "generate", "embed", "score"});
+  v("matryoshka", o.matryoshka,
+    "allow 'dimensions' for an embedding model that was trained for it but does not declare it (is_matryoshka)");
   v("dtype", o.dtype, "type of weights and computation (auto: the checkpoint's)",
     {"auto", "float32", "bfloat16", "float16"});
   v("quantization", o.quantization,

@@ -3,8 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <string_view>
 
 #include "cli/command.h"
@@ -29,9 +32,17 @@ void hide_api_keys(int argc, char** argv) {
   }
 }
 
-}  // namespace
+// Writes out what is left of the output. Returns `status`, or 1 with a message if any of the output was lost.
+int finish_output(int status) {
+  std::cout.flush();
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || std::cout.fail();
+  if (!lost) return status;
+  fmt::print(stderr, "sluice: cannot write to standard output{}{}\n", errno != 0 ? ": " : "",
+             errno != 0 ? std::strerror(errno) : "");
+  return status != 0 ? status : 1;
+}
 
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   using sluice::cli::Command;
   CLI::App app{"Sluice runs and serves large language models."};
   app.set_version_flag("--version", fmt::format("sluice {}", sluice::kVersion));
@@ -51,4 +62,12 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "sluice: {}\n", e.what());
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int status = run(argc, argv);
+  errno = 0;
+  return finish_output(status);
 }

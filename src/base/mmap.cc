@@ -20,21 +20,17 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   if (fd < 0) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", path, std::strerror(errno)));
   struct stat info {};
   const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-  size_ = regular ? static_cast<size_t>(info.st_size) : 0;
+  const size_t size = regular ? static_cast<size_t>(info.st_size) : 0;
   modified_ns_ = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
   void* mapped = MAP_FAILED;
-  if (size_ > 0) mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (size > 0) mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   const int error = errno;
   ::close(fd);
   if (!regular) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: not a regular file", path));
-  if (size_ == 0) return;  // empty span: readers report what is missing
+  if (size == 0) return;  // empty span: readers report what is missing
   if (mapped == MAP_FAILED)
     throw Error(ErrorCode::kCorruptFile, fmt::format("{}: mmap: {}", path, std::strerror(error)));
-  data_ = static_cast<const std::byte*>(mapped);
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  mapping_ = FileMapping({static_cast<std::byte*>(mapped), size}, PROT_READ, path);
 }
 
 }  // namespace sluice

@@ -29,7 +29,8 @@ void add_server_options(CLI::App& app, ServerOptions& options);
 void add_model(CLI::App& app, EngineOptions& options);
 
 // Returns the folder of the demo model that is part of the program. Writes it to the user's cache ($XDG_CACHE_HOME,
-// ~/.cache) if it is not there yet. Throws Error if it cannot.
+// ~/.cache) if it is not there yet. If it cannot, it warns and uses the folder for temporary files. Throws Error if
+// that fails, too.
 std::string bundled_model();
 
 // Makes options.model the path of a folder or file. Empty becomes the demo model. A model on the hub is downloaded into

@@ -1,8 +1,12 @@
 // sluice tokenize: converts text to ids and back, line by line.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <iostream>
+#include <iterator>
 #include <memory>
+#include <optional>
 
 #include "base/json.h"
 #include "cli/command.h"
@@ -15,7 +19,7 @@ namespace {
 
 struct Arguments {
   std::string model;
-  std::string text;
+  std::optional<std::string> text;
   bool jsonl = false, no_special = false, decode = false;
 };
 
@@ -50,11 +54,21 @@ Json answer(const Tokenizer& tokenizer, const Json& line, const Arguments& a) {
   return {{"text", tokenizer.decode(ids, a.no_special)}};
 }
 
+std::string read_input() {
+  if (::isatty(STDIN_FILENO) != 0) {
+    throw Error(ErrorCode::kInvalidRequest, "no text: give --text, --jsonl, or the text on standard input");
+  }
+  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  if (std::cin.bad()) throw Error(ErrorCode::kInvalidRequest, "cannot read standard input");
+  return text;
+}
+
 int tokenize(const Arguments& a) {
+  if (a.decode && !a.jsonl) throw Error(ErrorCode::kInvalidRequest, "--decode needs --jsonl");
+  if (a.text && a.jsonl) throw Error(ErrorCode::kInvalidRequest, "--text and --jsonl exclude each other");
   const auto tokenizer = open_tokenizer(a.model);
   if (!a.jsonl) {
-    if (a.decode) throw Error(ErrorCode::kInvalidRequest, "--decode needs --jsonl");
-    fmt::print("{}\n", dump_json(encode(*tokenizer, a.text, !a.no_special)));
+    fmt::print("{}\n", dump_json(encode(*tokenizer, a.text ? *a.text : read_input(), !a.no_special)));
     return 0;
   }
   return filter_json_lines([&](const Json& line) { return answer(*tokenizer, line, a); });
@@ -64,7 +78,7 @@ std::function<int()> declare(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   app.add_option("model", a->model, "model folder or tokenizer file; without one, the bundled demo model")
       ->type_name("MODEL_OR_FILE");
-  app.add_option("--text", a->text, "text to tokenize");
+  app.add_option("--text", a->text, "text to tokenize; without it, all of standard input");
   app.add_flag("--jsonl", a->jsonl,
                "lines {\"text\": ...} on standard input, lines {\"ids\": ..., \"tokens\": ...} out");
   app.add_flag("--no-special", a->no_special, "do not add special tokens; with --decode, omit them from the text");

@@ -157,11 +157,19 @@ class EngineImpl final : public TextEngine {
       throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
     }
     const RequestId id = next_id_.fetch_add(1);
-    frontend_.add(id, request, std::move(sink));
-    if (Constraints::needed(request)) {
-      constrain_and_submit(id, std::move(request));
-    } else {
-      inbox_.push(Submit{id, std::move(request)});
+    const int choices = request.n;
+    try {
+      frontend_.add(id, request, std::move(sink));
+      if (Constraints::needed(request)) {
+        constrain_and_submit(id, std::move(request));
+      } else {
+        inbox_.push(Submit{id, std::move(request)});
+      }
+    } catch (...) {  // no memory: nothing of the request may stay behind
+      take_compiling(id);
+      frontend_.remove(id);
+      scheduler_.queue_limit().leave(choices, prompt_tokens);
+      throw;
     }
     return id;
   }
@@ -189,8 +197,10 @@ class EngineImpl final : public TextEngine {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
     }
-    h.failed = dead_.load();
-    h.alive = !h.failed && h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
+    h.failed = dead_.load() || !loaded_.files_intact();
+    h.errors_in_a_row = metrics_.errors_in_a_row();
+    h.alive = !h.failed && h.errors_in_a_row < kFailingAfter &&
+              h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
     return h;
   }
 

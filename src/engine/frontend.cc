@@ -2,6 +2,7 @@
 #include "engine/frontend.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 
@@ -87,7 +88,13 @@ void Frontend::run() {
       if (posted_.empty()) return;
       events.swap(posted_);
     }
-    for (SequenceEvent& event : events) deliver(event);
+    for (SequenceEvent& event : events) {
+      try {
+        deliver(event);
+      } catch (const std::exception& e) {
+        give_up(event.request, e.what());
+      }
+    }
     events.clear();
   }
 }
@@ -178,8 +185,7 @@ void Frontend::deliver(SequenceEvent& event) {
   out.usage.reasoning_tokens = choice.reasoning_tokens;
   if (out.finish) {
     if (!ended_by_engine) stop_choice_(event.request, event.index);
-    choice.ended = true;
-    out.last = --stream->open == 0;
+    out.last = stream->open == 1;
     // Metrics count the request by the worst end of its choices.
     if (static_cast<int>(out.finish->reason) > static_cast<int>(stream->reason)) stream->reason = out.finish->reason;
   }
@@ -187,9 +193,47 @@ void Frontend::deliver(SequenceEvent& event) {
     int completion_tokens = 0;
     for (const Choice& c : stream->choices) completion_tokens += c.completion_tokens;
     metrics_.request_done(stream->request, stream->times, out.usage, completion_tokens, stream->reason, now);
+    if (out.finish->param.empty()) metrics_.count_outcome(stream->reason);
     remove(event.request);
   }
+  if (out.finish) {  // nothing can fail from here on
+    choice.ended = true;
+    --stream->open;
+  }
   stream->sink(std::move(out));
+}
+
+// Ends a request whose event could not be delivered, in most cases because memory ran out: each of its open choices
+// gets an error. Must not need memory itself.
+void Frontend::give_up(RequestId id, const char* reason) noexcept {
+  const std::shared_ptr<Stream> stream = find(id);
+  if (stream == nullptr) return;
+  remove(id);
+  try {
+    log::error("a request failed: {}", reason);
+    metrics_.request_done(stream->request, stream->times, {}, 0, FinishReason::kError, Clock::now());
+    metrics_.count_outcome(FinishReason::kError);
+  } catch (const std::exception&) {  // the request ends all the same
+  }
+  for (size_t i = 0; i < stream->choices.size(); ++i) {
+    Choice& choice = stream->choices[i];
+    if (std::exchange(choice.ended, true)) continue;
+    const int index = static_cast<int>(i);
+    try {
+      stop_choice_(id, index);
+    } catch (const std::exception&) {  // the engine computes tokens for nobody until the choice ends by itself
+    }
+    Event out;
+    out.index = index;
+    out.finish.emplace();
+    out.finish->reason = FinishReason::kError;
+    try {
+      out.finish->message = reason;
+    } catch (const std::exception&) {  // an error without a reason
+    }
+    out.last = --stream->open == 0;
+    stream->sink(std::move(out));
+  }
 }
 
 }  // namespace sluice

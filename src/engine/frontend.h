@@ -59,6 +59,7 @@ class Frontend {
 
   void run();
   void deliver(SequenceEvent& event);
+  void give_up(RequestId id, const char* reason) noexcept;
   void time_tokens(Stream& stream, Choice& choice, const SequenceEvent& event, Clock::time_point now);
   std::string text_of(const Stream& stream, Choice& choice, Event& event) const;
   void add_choice(Stream& stream, const Request& request, const std::shared_ptr<const StopAutomaton>& automaton,

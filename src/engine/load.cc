@@ -14,6 +14,7 @@
 #include "base/registry.h"
 #include "engine/packed_cache.h"
 #include "nn/loading/ignored_config_keys.h"
+#include "nn/loading/size_limits.h"
 #include "quant/groups.h"
 #include "scheduler/scheduler.h"
 #include "sluice/error.h"
@@ -320,6 +321,7 @@ void check_options(const EngineOptions& o) {
   if (!(o.gpu_memory_utilization > 0 && o.gpu_memory_utilization <= 1)) {
     throw Error(ErrorCode::kInvalidRequest, "--gpu-memory-utilization is out of range (expected above 0, at most 1)");
   }
+  packed_file_check(o, {});  // throws for an unknown value
   if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs must be at most 65536");
 }
 
@@ -343,6 +345,26 @@ void plan_weights(const EngineOptions& options, LoadPlan& plan) {
 
 }  // namespace
 
+namespace {
+
+// Tells about quantized matrices that no block format can hold, because otherwise their size in memory is a surprise.
+void warn_about_unpacked(LoadPlan& plan) {
+  size_t matrices = 0, elements = 0;
+  std::string first;
+  for (const auto& [name, entry] : plan.checkpoint->tensors()) {
+    if (!entry.compute || entry.dtype->block_size > 1) continue;
+    if (matrices++ == 0) first = name;
+    elements += static_cast<size_t>(entry.shape.elements());
+  }
+  if (matrices == 0) return;
+  plan.warnings.push_back(fmt::format(
+      "{} quantized matrices ({} elements) do not stay packed but are stored as {}, because no block format has their "
+      "groups (act-order, or an unusual size); the first is '{}'",
+      matrices, elements, plan.weight_type()->name, first));
+}
+
+}  // namespace
+
 size_t LoadPlan::packed_bytes() const { return std::accumulate(packed_sizes.begin(), packed_sizes.end(), size_t{0}); }
 
 LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
@@ -350,8 +372,12 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   EngineOptions options = given;
   LoadPlan plan;
   plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
+  check_sizes(*plan.checkpoint);
   plan.task = choose_task(options.task, *plan.checkpoint);
-  if (plan.task == Task::kEmbed) plan.embedding = read_embedding_files(*plan.checkpoint);
+  if (plan.task == Task::kEmbed) {
+    plan.embedding = read_embedding_files(*plan.checkpoint);
+    plan.embedding.matryoshka |= options.matryoshka;
+  }
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
   plan.device = &open_device(*plan.backend, options.device);
@@ -386,6 +412,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   plan.packed_sizes = std::move(context.packed_sizes);
   plan.packed_layout = std::move(context.packed_layout);
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
+  warn_about_unpacked(plan);
 
   MemoryPlan& memory = plan.memory;
   memory.available_bytes = usable_memory(plan.device->memory(), options.gpu_memory_utilization);
@@ -434,13 +461,14 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
                      .arena = nullptr};
   const LoadPlan& plan = loaded.plan;
   if (events.planned) events.planned(plan);
-  if (!options.packed_cache.empty()) loaded.packed = open_packed_file(options, plan);
+  if (!options.packed_cache.empty()) loaded.packed = open_packed_file(options, plan, pool);
   const bool packs = loaded.packed == nullptr || !loaded.packed->filled();
   if (packs) {
     plan.checkpoint->read_ahead();
   } else {
     log::info("{}: mapping packed weights", loaded.packed->path());
-    if (plan.packed_bytes() <= plan.memory.available_bytes / 4 * 3) loaded.packed->read_ahead(pool);
+    const bool was_read = packed_file_check(options, plan) == PackedFileCheck::kOnLoad;
+    if (!was_read && fits_in_memory(plan)) loaded.packed->read_ahead(pool);
   }
   LoadContext context{.checkpoint = *plan.checkpoint,
                       .queue = *plan.queue,
@@ -453,6 +481,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (events.progress) context.progress = [&](size_t done) { events.progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
+  plan.checkpoint->check_files();  // zeros in place of lost pages must not get into the packed file
   if (loaded.packed != nullptr && packs) loaded.packed->finish();
   Memory& memory = plan.device->memory();
   const int spare = plan.spare();
@@ -461,11 +490,28 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   loaded.states = std::make_unique<StateCache>(plan.shape.state, slots, memory);
   loaded.arena = std::make_unique<Arena>(loaded.model->activation_bytes(plan.step_tokens, plan.logit_rows), memory);
   plan.queue->reserve_workspace(workspace(plan, context, plan.max_model_len));
+  loaded.check_files();
+  if (loaded.packed != nullptr) loaded.packed->start_check();
   for (const std::string& warning : plan.warnings) log::warning("{}", warning);
   return loaded;
 }
 
 }  // namespace
+
+void LoadedModel::check_files() const {
+  if (!any_file_damaged()) return;
+  plan.checkpoint->check_files();
+  if (packed != nullptr) packed->check();
+}
+
+bool LoadedModel::files_intact() const {
+  try {
+    check_files();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events) {
   try {

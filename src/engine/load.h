@@ -64,6 +64,11 @@ struct LoadedModel {
   std::unique_ptr<KvCache> kv;
   std::unique_ptr<StateCache> states;
   std::unique_ptr<Arena> arena;
+
+  // Throws Error(kCorruptFile) if a mapped file of weights became shorter or turned out to be damaged. What was
+  // computed since the last call must not be used then. Costs next to nothing while all is well.
+  void check_files() const;
+  bool files_intact() const;
 };
 
 // Callbacks during loading, called by the loading thread. An exception from one aborts the load. Each may be null.

@@ -122,6 +122,13 @@ void EngineMetrics::request_done(const Request& request, const RequestTimes& tim
   if (per_choice > 1) observe(kTimePerOutput, seconds(times.last_token - times.first_token) / (per_choice - 1));
 }
 
+void EngineMetrics::count_outcome(FinishReason reason) {
+  if (reason == FinishReason::kError) errors_in_a_row_.fetch_add(1, std::memory_order_relaxed);
+  if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
+    errors_in_a_row_.store(0, std::memory_order_relaxed);
+  }
+}
+
 std::vector<MetricFamily> EngineMetrics::families() const {
   const std::scoped_lock lock(mutex_);
   const std::vector<std::pair<std::string, std::string>> labels = {{"engine", "0"}, {"model_name", model_}};

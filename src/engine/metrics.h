@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <string>
@@ -40,6 +41,10 @@ class EngineMetrics {
                     FinishReason reason, Clock::time_point now);
   std::vector<MetricFamily> families() const;
 
+  // Counts the end of a request for health(): an error means a fault of the engine here, not of the request.
+  void count_outcome(FinishReason reason);
+  int errors_in_a_row() const { return errors_in_a_row_.load(std::memory_order_relaxed); }
+
  private:
   enum Series {
     kTtft,
@@ -64,6 +69,7 @@ class EngineMetrics {
   EngineGauges gauges_;
   std::array<Histogram, kSeriesCount> histograms_;
   std::array<uint64_t, 4> finished_{};  // finished choices, by FinishReason
+  std::atomic<int> errors_in_a_row_{0};
   uint64_t prompt_tokens_ = 0, generation_tokens_ = 0, cached_tokens_ = 0, corrupted_ = 0;
 };
 

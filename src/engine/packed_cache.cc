@@ -5,6 +5,7 @@
 
 #include "base/build_id.h"
 #include "engine/fingerprint.h"
+#include "sluice/error.h"
 
 namespace sluice {
 namespace {
@@ -23,11 +24,26 @@ std::string contents_of(const EngineOptions& options, const LoadPlan& plan) {
 
 }  // namespace
 
-std::shared_ptr<PackedFile> open_packed_file(const EngineOptions& options, const LoadPlan& plan) {
+std::shared_ptr<PackedFile> open_packed_file(const EngineOptions& options, const LoadPlan& plan, ThreadPool& pool) {
   return std::make_shared<PackedFile>(PackedFileSpec{.folder = options.packed_cache,
                                                      .contents = contents_of(options, plan),
                                                      .program = build_id(),
-                                                     .sizes = plan.packed_sizes});
+                                                     .sizes = plan.packed_sizes,
+                                                     .check = packed_file_check(options, plan),
+                                                     .pool = &pool});
+}
+
+bool fits_in_memory(const LoadPlan& plan) { return plan.packed_bytes() <= plan.memory.available_bytes / 4 * 3; }
+
+PackedFileCheck packed_file_check(const EngineOptions& options, const LoadPlan& plan) {
+  const std::string& value = options.packed_cache_check;
+  if (value == "load") return PackedFileCheck::kOnLoad;
+  if (value == "background") return PackedFileCheck::kInBackground;
+  if (value == "off") return PackedFileCheck::kOff;
+  if (value == "auto") return fits_in_memory(plan) ? PackedFileCheck::kOnLoad : PackedFileCheck::kInBackground;
+  throw Error(
+      ErrorCode::kInvalidRequest,
+      fmt::format("--packed-cache-check: unknown value '{}' (expected one of: auto, load, background, off)", value));
 }
 
 }  // namespace sluice

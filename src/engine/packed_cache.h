@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "engine/load.h"
 
@@ -11,6 +12,12 @@ namespace sluice {
 // depend on: the checkpoint, the packed types and layout, the backend and the program. The checkpoint is identified by
 // its configuration, its tensors, its files' sizes and times, and a few bytes of the files, but not by their paths.
 // Throws PackedFileError.
-std::shared_ptr<PackedFile> open_packed_file(const EngineOptions& options, const LoadPlan& plan);
+std::shared_ptr<PackedFile> open_packed_file(const EngineOptions& options, const LoadPlan& plan, ThreadPool& pool);
+
+// What --packed-cache-check means for the plan. Throws Error(kInvalidRequest) for an unknown value.
+PackedFileCheck packed_file_check(const EngineOptions& options, const LoadPlan& plan);
+
+// Whether the packed weights leave enough memory for the rest, so that all of them should be read at once.
+bool fits_in_memory(const LoadPlan& plan);
 
 }  // namespace sluice

@@ -17,6 +17,7 @@
 #include "engine/runner.h"
 #include "engine/text_engine.h"
 #include "scheduler/queue_limit.h"
+#include "sluice/dimensions.h"
 
 namespace sluice {
 namespace {
@@ -133,7 +134,10 @@ class PoolingEngine final : public TextEngine {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
     }
-    h.alive = !dead_.load() && h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
+    h.failed = dead_.load() || !loaded_.files_intact();
+    h.errors_in_a_row = metrics_.errors_in_a_row();
+    h.alive = !h.failed && h.errors_in_a_row < kFailingAfter &&
+              h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
     return h;
   }
 
@@ -166,11 +170,7 @@ class PoolingEngine final : public TextEngine {
       }
       CHECK(text.types.empty() || text.types.size() == text.tokens.size());
     }
-    if (request.dimensions < 0 || (request.dimensions > 0 && info_.task != Task::kEmbed) ||
-        request.dimensions > info_.vector_size) {
-      refuse("dimensions", "invalid_value",
-             fmt::format("Invalid 'dimensions': vectors of this model have {} dimensions.", info_.vector_size));
-    }
+    check_dimensions(info_, request.dimensions);
   }
 
   void run() {
@@ -181,6 +181,7 @@ class PoolingEngine final : public TextEngine {
     } catch (const std::exception& e) {
       // Steps do not throw by design, but memory may run out. Every request then ends with an error, and health fails.
       log::error("the engine stopped: {}", e.what());
+      fault_ = e.what();
       dead_.store(true);
       stop_accepting();
     }
@@ -192,7 +193,7 @@ class PoolingEngine final : public TextEngine {
   void end_all() {
     const bool dead = dead_.load();
     while (!waiting_.empty()) {
-      end(waiting_.front(), dead ? FinishReason::kError : FinishReason::kAbort, dead ? "the engine has stopped" : "");
+      end(waiting_.front(), dead ? FinishReason::kError : FinishReason::kAbort, dead ? fault_ : "");
     }
   }
 
@@ -328,6 +329,7 @@ class PoolingEngine final : public TextEngine {
     Request counted;  // carries what the metrics read of a request
     const Usage usage{.prompt_tokens = result.prompt_tokens, .cached_tokens = 0, .completion_tokens = 0};
     metrics_.request_done(counted, job->times, usage, 0, reason, Clock::now());
+    metrics_.count_outcome(reason);
     const PoolingSink sink = std::exchange(job->sink, nullptr);
     std::erase(waiting_, std::shared_ptr<Job>(job));
     sink(std::move(result));
@@ -353,6 +355,7 @@ class PoolingEngine final : public TextEngine {
   std::atomic<bool> draining_{false}, dead_{false}, busy_{false};
   std::atomic<int> running_{0};
   std::atomic<Clock::rep> progress_{0};
+  std::string fault_;                         // what ended the engine; used on the engine thread only
   std::deque<std::shared_ptr<Job>> waiting_;  // in order of arrival; used on the engine thread only
 
   std::mutex mutex_;

@@ -28,7 +28,9 @@ Tensor Runner::run(const Batch& batch, const Tensor& sampled) {
   if (graph_runner_.takes(batch)) return graph_runner_.forward(batch, sampled);
   loaded_.arena->reset();
   const BatchView view = inputs_.place(context_, batch, sampled);
-  return loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  const Tensor result = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  loaded_.check_files();  // weights on a device were copied there; on the host the step is done
+  return result;
 }
 
 Tensor Runner::to_host(const Tensor& result) {

@@ -17,7 +17,8 @@ class Runner {
   explicit Runner(LoadedModel& loaded);
 
   // Returns the result of the model's forward() for the batch, in device memory, valid until the next call. `sampled`
-  // is the output of the previous step's sample, for a batch with from_sample.
+  // is the output of the previous step's sample, for a batch with from_sample. Throws Error(kCorruptFile) if a file of
+  // weights became shorter.
   Tensor run(const Batch& batch, const Tensor& sampled = {});
   // Like run(), but returns the result in host memory.
   Tensor forward(const Batch& batch) { return to_host(run(batch)); }

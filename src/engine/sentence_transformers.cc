@@ -168,7 +168,18 @@ ScoreActivation read_score_activation(const Config& config) {
   return problem == "multi_label_classification" ? ScoreActivation::kSigmoid : usual;
 }
 
-EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint) {
+namespace {
+
+// config.json declares it by keys that vLLM also reads.
+void read_matryoshka(const Config& config, EmbeddingFiles& files) {
+  files.matryoshka_dimensions = config.get("matryoshka_dimensions", std::vector<int>{});
+  for (const int size : files.matryoshka_dimensions) {
+    if (size < 1) config.refuse("matryoshka_dimensions", fmt::format("{} is not positive", size));
+  }
+  files.matryoshka = config.get("is_matryoshka", !files.matryoshka_dimensions.empty()) || files.truncate_dim > 0;
+}
+
+EmbeddingFiles read_files(const Checkpoint& checkpoint) {
   const fs::path folder = checkpoint.folder;
   EmbeddingFiles files;
   if (!checkpoint.pooling.empty()) {  // GGUF: one file has everything; embeddings have length 1, as in llama.cpp
@@ -190,6 +201,14 @@ EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint) {
   return files;
 }
 
+}  // namespace
+
+EmbeddingFiles read_embedding_files(const Checkpoint& checkpoint) {
+  EmbeddingFiles files = read_files(checkpoint);
+  read_matryoshka(checkpoint.config, files);
+  return files;
+}
+
 std::vector<Dense> load_dense(const EmbeddingFiles& files, LoadContext& context, int inputs) {
   std::vector<Dense> layers;
   for (const std::string& name : files.dense_tensors) {
@@ -208,6 +227,7 @@ std::vector<Dense> load_dense(const EmbeddingFiles& files, LoadContext& context,
                     .dry = context.dry};
     layers.emplace_back(Weights(own), read_dense(checkpoint->config, inputs), inputs);
     own.finish();
+    checkpoint->check_files();
     context.weight_bytes += own.weight_bytes;
     context.parameters += own.parameters;
     inputs = layers.back().outputs();

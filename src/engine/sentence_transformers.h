@@ -18,6 +18,8 @@ struct EmbeddingFiles {
   std::vector<std::string> dense_tensors{};  // tensors of the checkpoint's dense layers without activation, in order
   bool normalize = false;                    // normalizes embeddings to length 1
   int max_seq_length = 0;                    // tokens; 0: unset
+  bool matryoshka = false;                   // leading dimensions are vectors, too
+  std::vector<int> matryoshka_dimensions{};  // the only numbers of them; empty: any
   int truncate_dim = 0;                      // default number of dimensions of an embedding; 0: all
   // Prompts to prepend to the input, by name ("query", "document"), and the name of the default prompt.
   std::map<std::string, std::string> prompts{};

@@ -44,6 +44,8 @@ ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& ch
   if (syntax.reasoning != nullptr) info.reasoning_syntax = syntax.reasoning->name;
   info.task = plan.task;
   info.vector_size = plan.task == Task::kGenerate ? 0 : plan.shape.width;
+  info.matryoshka = plan.embedding.matryoshka;
+  info.matryoshka_dimensions = plan.embedding.matryoshka_dimensions;
   info.prompts = plan.embedding.prompts;
   info.default_prompt = plan.embedding.default_prompt;
   const GenerationConfig& g = checkpoint.generation;

@@ -136,6 +136,16 @@ size_t Checkpoint::total_bytes() const {
   return total;
 }
 
+void Checkpoint::check_files() const {
+  for (const auto& file : mapped_) file->check();
+}
+
+const MappedFile& Checkpoint::map_file(const std::string& path) {
+  const MappedFile& file = *mapped_.emplace_back(std::make_unique<MappedFile>(path));
+  sources_.push_back({file.bytes().size(), file.modified_ns()});
+  return file;
+}
+
 GenerationConfig read_generation(const Config& config) {
   constexpr double kMost = std::numeric_limits<double>::max();
   constexpr int kMostInt = std::numeric_limits<int>::max();
@@ -171,7 +181,9 @@ std::unique_ptr<Checkpoint> open_checkpoint(const std::string& path, const OpenO
                 fmt::format("{}: the weights are Python pickles ({}); pass --allow-bin to accept them",
                             resolved.string(), chosen->name));
   }
-  return chosen->open(resolved);
+  std::unique_ptr<Checkpoint> checkpoint = chosen->open(resolved);
+  checkpoint->check_files();
+  return checkpoint;
 }
 
 }  // namespace sluice

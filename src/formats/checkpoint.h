@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/json_fwd.h"
+#include "base/mmap.h"
 #include "tensor/tensor.h"
 
 namespace sluice {
@@ -121,9 +122,16 @@ class Checkpoint {
   const TensorEntry* find(std::string_view name) const;
   size_t total_bytes() const;  // sum over all tensors
   const std::vector<SourceFile>& files() const { return sources_; }
+  // Throws Error(kCorruptFile) if a mapped file became shorter. What was computed from its tensors must not be used.
+  void check_files() const;
 
  protected:
+  const MappedFile& map_file(const std::string& path);  // maps a file of weights and adds it to files()
+
   std::map<std::string, TensorEntry, std::less<>> tensors_;
+  std::vector<std::unique_ptr<MappedFile>> mapped_;
+
+ private:
   std::vector<SourceFile> sources_;
 };
 

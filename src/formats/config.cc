@@ -259,8 +259,10 @@ Config read_config(const std::string& path) {
     values =
         parse_json(without_bare_constants({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}));
   } catch (const Error& e) {
+    file.check();
     fail(e.what());
   }
+  file.check();
   if (!values.is_object()) fail("expected a JSON object");
   return Config(std::move(values), path);
 }

@@ -9,7 +9,6 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "base/mmap.h"
 #include "formats/checkpoint_format.h"
 #include "formats/quantized/quantized.h"
 #include "formats/safetensors.h"
@@ -83,12 +82,12 @@ class HfFolder : public Checkpoint {
   // reading ahead at 2.0 to 2.1 GB/s, on a virtual disk. When memory is short, the pages are left to page faults.
   void read_ahead() const override {
     size_t total = 0;
-    for (const auto& file : files_) total += file->bytes().size();
+    for (const auto& file : mapped_) total += file->bytes().size();
     if (total > host_memory().total() / 4 * 3) return;
     reader_ = std::jthread([this](const std::stop_token& stop) {
       // Linux cuts the request of one call to the readahead window, 128 KiB by default.
       constexpr size_t kStep = 128u << 10;
-      for (const auto& file : files_) {
+      for (const auto& file : mapped_) {
         const std::span<const std::byte> bytes = file->bytes();
         for (size_t at = 0; at < bytes.size() && !stop.stop_requested(); at += kStep) {
           ::madvise(const_cast<std::byte*>(bytes.data()) + at, std::min(kStep, bytes.size() - at), MADV_WILLNEED);
@@ -123,10 +122,9 @@ class HfFolder : public Checkpoint {
 
   // Adds the tensors of one file. With `wanted` (sorted names), adds only those, and all of them must be present.
   void add_file(const fs::path& path, const std::vector<std::string>* wanted) {
-    files_.push_back(std::make_unique<MappedFile>(path.string()));
-    sources_.push_back({files_.back()->bytes().size(), files_.back()->modified_ns()});
+    const MappedFile& file = map_file(path.string());
     size_t taken = 0, unlisted = 0;
-    for (TensorEntry& entry : kind_.read(*files_.back(), dense_)) {
+    for (TensorEntry& entry : kind_.read(file, dense_)) {
       if (wanted != nullptr && !std::ranges::binary_search(*wanted, entry.name)) {
         ++unlisted;
         continue;
@@ -176,9 +174,8 @@ class HfFolder : public Checkpoint {
   }
 
   const WeightFiles& kind_;
-  std::vector<std::unique_ptr<MappedFile>> files_;
   std::vector<std::vector<std::byte>> dense_;
-  mutable std::jthread reader_;  // declared after files_, so it stops before they are unmapped
+  mutable std::jthread reader_;  // stops before the base class unmaps the files
 };
 
 bool holds(const fs::path& folder, const WeightFiles& kind) {

@@ -20,7 +20,7 @@ class LayerInputs final : public AuxiliaryStream {
       const std::vector<float> scalar = w.vector("layer_scalar", 1);
       scales_.push_back(scalar.empty() ? 1.0f : scalar[0]);
       if (scales_.back() > 0) continue;
-      w.context().problems.push_back(fmt::format("tensor '{}layer_scalar' is not positive", w.prefix()));
+      w.context().add_problem(fmt::format("tensor '{}layer_scalar' is not positive", w.prefix()));
     }
   }
 

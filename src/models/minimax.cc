@@ -46,7 +46,7 @@ class StoredDecays {
     for (size_t i = 0; i < values.size(); ++i) {
       const auto index = static_cast<int64_t>(i);
       if (std::abs(values[i] - expected(rates_[index / each], index % each)) <= kRounding) continue;
-      w_.context().problems.push_back(fmt::format(
+      w_.context().add_problem(fmt::format(
           "tensor '{}' does not match the decays that follow from the sizes; other decays are not supported",
           entry->name));
       return;

@@ -169,7 +169,7 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
     std::ranges::move(sources_of(context, part, here.tensor("weight", shape, stored), inputs, ranges, input_scale),
                       std::back_inserter(sources));
     if (!bias && bias_home.has("bias")) {
-      context.problems.push_back(
+      context.add_problem(
           fmt::format("tensor '{}bias' exists, but the configuration has no bias there", bias_home.prefix()));
     }
     const std::vector<float> values = bias ? bias_home.vector("bias", part.outputs) : std::vector<float>{};

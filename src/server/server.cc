@@ -178,7 +178,12 @@ struct Server::Impl final : HttpHandler {
 
   HttpResponse health() const {
     const Health health = engine.health();
-    const char* status = health.failed ? "failed" : draining ? "draining" : health.alive ? "ok" : "stalled";
+    const bool failing = health.errors_in_a_row >= kFailingAfter;
+    const char* status = health.failed  ? "failed"
+                         : draining     ? "draining"
+                         : failing      ? "failing"
+                         : health.alive ? "ok"
+                                        : "stalled";
     const bool good = health.alive && !draining;
     return {.status = good ? 200 : 503,
             .body = dump_json({{"status", status},

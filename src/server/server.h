@@ -12,8 +12,8 @@ namespace sluice {
 class Server {
  public:
   // Binds and listens, or takes over a socket that listens already (LoadingServer::release) if `listener` is not
-  // negative. Throws Error if an option cannot be used: the address, TLS files, the API key file, a value that is out of
-  // range. The engine must outlive the server.
+  // negative. Throws Error if an option cannot be used: the address, TLS files, the API key file, a value that is out
+  // of range. The engine must outlive the server.
   Server(Engine& engine, const ServerOptions& options, int listener = -1);
   ~Server();
 

@@ -15,7 +15,7 @@ import serving
 
 @pytest.fixture(scope="module")
 def embedder():
-    with serving.Server("--task", "embed", "--dtype", "float32") as running:
+    with serving.Server("--task", "embed", "--dtype", "float32", "--matryoshka") as running:
         yield running
 
 

@@ -13,6 +13,7 @@
 
 #include "engine/collect.h"
 #include "sluice/error.h"
+#include "support/temp_folder.h"
 
 namespace sluice {
 namespace {
@@ -53,6 +54,33 @@ TEST(EngineLoad, AMissingTokenizerIsToldBeforeTheWeightsAreRead) {
                             }),
                Error);
   EXPECT_LT(most, 1);
+}
+
+// The file of packed weights is cut while the engine serves. The next step would compute with lost pages.
+TEST(EngineFiles, AFileThatShrinksEndsTheEngineWithErrors) {
+  const TempFolder folder;
+  EngineOptions o = options();
+  o.backend = "reference";
+  o.packed_cache = folder / "packed";
+  const auto engine = Engine::load(o);
+  Request request{.prompt = engine->tokenize("Once upon a time")};
+  request.sampling.max_tokens = 2;
+  EXPECT_EQ(run_alone(*engine, request).finish->reason, FinishReason::kLength);
+  EXPECT_FALSE(engine->health().failed);
+  for (const auto& file : std::filesystem::directory_iterator(o.packed_cache)) {
+    std::filesystem::resize_file(file.path(), 4096);
+  }
+  ::testing::internal::CaptureStderr();
+  const Choice answer = run_alone(*engine, request);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(answer.finish->reason, FinishReason::kError);
+  EXPECT_NE(answer.finish->message.find(".packed: the file became shorter"), std::string::npos)
+      << answer.finish->message;
+  EXPECT_TRUE(answer.tokens.empty()) << "tokens from lost pages";
+  EXPECT_NE(log.find(o.packed_cache), std::string::npos) << log;
+  EXPECT_TRUE(engine->health().failed);
+  EXPECT_FALSE(engine->health().alive);
+  EXPECT_FALSE(shared_engine().health().failed) << "another engine is not concerned";
 }
 
 const char* const kQuestions[] = {"What is 17 + 25?",

@@ -2,6 +2,7 @@
 // once, and errors name the value that is out of range.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <condition_variable>
 #include <filesystem>
@@ -9,6 +10,8 @@
 #include <future>
 #include <random>
 
+#include "base/json.h"
+#include "formats/checkpoint.h"
 #include "sluice/engine.h"
 #include "support/hashed_weights.h"
 #include "support/temp_folder.h"
@@ -102,7 +105,37 @@ TEST_F(PoolingEngineTest, VectorsDoNotDependOnCompany) {
   for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(open[i].get_future().get().vectors.at(0), alone[i]) << i;
 }
 
+// Leading dimensions of a model that was not trained for it are a worse vector without a word of warning.
+TEST_F(PoolingEngineTest, DimensionsNeedAModelThatDeclaresThem) {
+  PoolingRequest wish = request({text(9, 1)});
+  const auto expect_only = [&](const EngineOptions& o, std::initializer_list<int> allowed) {
+    const auto engine = Engine::load(o);
+    for (const int dimensions : {16, 32, 64}) {
+      wish.dimensions = dimensions;
+      if (std::ranges::find(allowed, dimensions) != allowed.end()) {
+        EXPECT_EQ(pool(*engine, wish).vectors.at(0).size(), static_cast<size_t>(dimensions));
+      } else {
+        expect_refused([&] { engine->embed(wish, [](const PoolingResult&) {}); }, "dimensions", "may be cut");
+      }
+    }
+  };
+  expect_only(options, {64});
+  EngineOptions said = options;
+  said.matryoshka = true;
+  expect_only(said, {16, 32, 64});
+  const std::string path = options.model + "/config.json";
+  Json config = read_config(path).values();
+  config["matryoshka_dimensions"] = {32, 64};
+  file("config.json", dump_json(config));
+  expect_only(options, {32, 64});
+  config.erase("matryoshka_dimensions");
+  config["is_matryoshka"] = true;
+  file("config.json", dump_json(config));
+  expect_only(options, {16, 32, 64});
+}
+
 TEST_F(PoolingEngineTest, DimensionsAndLength) {
+  options.matryoshka = true;
   const auto engine = Engine::load(options);
   PoolingRequest wish = request({text(9, 1)});
   const std::vector<float> whole = pool(*engine, wish).vectors.at(0);

@@ -417,6 +417,27 @@ TEST(Quantized, Gptq) {
   expect_equal(json(3, 64, false, "gptq"), gptq(3, 64, false, 1), 2);
 }
 
+// Act-order has no block format: the load says that the weights grow.
+TEST(Quantized, TellsWhatDoesNotStayPacked) {
+  for (const bool act_order : {false, true}) {
+    Pair tensors = make_tensors(gptq(4, 64, false, 1, act_order));
+    const TempFolder folder;
+    Json with = config();
+    with["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 64}, {"desc_act", act_order}};
+    write(folder, with, tensors.quantized);
+    EngineOptions options;
+    options.model = folder.path();
+    options.kv_cache_memory_bytes = 16 << 20;
+    options.max_num_seqs = 64;
+    ThreadPool pool(1);
+    const std::vector<std::string> warnings = plan_load(options, pool).warnings;
+    const auto found = std::ranges::find_if(
+        warnings, [](const std::string& w) { return w.find("do not stay packed") != std::string::npos; });
+    EXPECT_EQ(found != warnings.end(), act_order);
+    if (act_order && found != warnings.end()) EXPECT_NE(found->find("act-order"), std::string::npos) << *found;
+  }
+}
+
 TEST(Quantized, AutoRound) {
   const Json good = {{"quant_method", "auto-round"},
                      {"packing_format", "auto_round:auto_gptq"},

@@ -35,6 +35,7 @@ class FakeEngine : public Engine {
   std::atomic<bool> draining{false};  // set by stop_accepting
   std::atomic<bool> alive{true}, failed{false};
   std::atomic<bool> stalled{false};  // no step is made
+  std::atomic<int> errors_in_a_row{0};
   std::atomic<int> submitted{0}, cancelled{0}, tokenized{0};
 
   FakeEngine() {
@@ -190,7 +191,13 @@ class FakeEngine : public Engine {
   bool overloaded() const override { return is_overloaded || draining; }
   void stop_accepting() override { draining = true; }
   Health health() const override {
-    return {.alive = alive && !failed, .failed = failed, .seconds_since_step = 0, .running = running(), .waiting = 0};
+    const int errors = errors_in_a_row;
+    return {.alive = alive && !failed && errors < kFailingAfter,
+            .failed = failed,
+            .seconds_since_step = 0,
+            .running = running(),
+            .waiting = 0,
+            .errors_in_a_row = errors};
   }
   std::vector<MetricFamily> metrics() const override {
     MetricFamily running_now{.name = "vllm:num_requests_running", .help = "Running\nrequests."};

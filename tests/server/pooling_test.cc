@@ -12,6 +12,7 @@ class Pooling : public ServerTest {
   void serve_as(Task task) {
     engine.info().task = task;
     engine.info().vector_size = task == Task::kEmbed ? 4 : 1;
+    engine.info().matryoshka = true;
   }
   TestResponse embed(const Json& input, const Json& more = Json::object()) {
     Json body = {{"model", "fake"}, {"input", input}};
@@ -49,6 +50,15 @@ TEST_F(Pooling, PromptsGoBeforeTexts) {
   EXPECT_EQ(embed("a").json()["usage"]["prompt_tokens"], 5);
   EXPECT_EQ(embed("a", {{"prompt_name", "document"}}).json()["usage"]["prompt_tokens"], 2);
   EXPECT_EQ(embed("a", {{"prompt_name", ""}}).json()["usage"]["prompt_tokens"], 2);
+}
+
+TEST_F(Pooling, DimensionsThatTheModelDoesNotDeclare) {
+  engine.info().matryoshka_dimensions = {1, 3};
+  expect_error(embed("a", {{"dimensions", 2}}), 400, "dimensions", "invalid_value");
+  EXPECT_EQ(embed("a", {{"dimensions", 3}}).status, 200);
+  engine.info().matryoshka = false;
+  expect_error(embed("a", {{"dimensions", 3}}), 400, "dimensions", "invalid_value");
+  EXPECT_EQ(embed("a", {{"dimensions", 4}}).status, 200) << "all of them";
 }
 
 TEST_F(Pooling, WrongEmbeddingRequests) {

@@ -37,6 +37,12 @@ TEST_F(ServerTest, OwnRoutes) {
   engine.alive = false;
   EXPECT_EQ(get("/health").status, 503);
   EXPECT_EQ(get("/health").json()["status"], "stalled");
+  engine.alive = true;
+  engine.errors_in_a_row = kFailingAfter - 1;
+  EXPECT_EQ(get("/health").status, 200);
+  engine.errors_in_a_row = kFailingAfter;
+  EXPECT_EQ(get("/health").status, 503);
+  EXPECT_EQ(get("/health").json()["status"], "failing");
 }
 
 TEST_F(ServerTest, VersionIsTheBuilds) {

@@ -136,6 +136,9 @@ void GgufConfig::sizes(Causal wanted) {
   if (blocks_ < 1 || blocks_ > 1 << 16) {
     refuse("block_count", fmt::format("{} is out of range (expected 1 to 65536)", blocks_));
   }
+  if (blocks_ > static_cast<int64_t>(file_.tensors.size())) {
+    refuse("block_count", fmt::format("{} is impossible: the file has only {} tensors", blocks_, file_.tensors.size()));
+  }
   if (predicting < 0 || predicting >= blocks_) {
     refuse("nextn_predict_layers", fmt::format("{} is out of range for {} blocks", predicting, blocks_));
   }

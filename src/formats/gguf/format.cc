@@ -134,11 +134,7 @@ class GgufCheckpoint : public Checkpoint {
     return path.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf", part.stem, number, part.count);
   }
 
-  void map(const fs::path& path, GgufFile& into) {
-    files_.push_back(std::make_unique<MappedFile>(path.string()));
-    sources_.push_back({files_.back()->bytes().size(), files_.back()->modified_ns()});
-    into = read_gguf(files_.back()->bytes(), path.string());
-  }
+  void map(const fs::path& path, GgufFile& into) { into = read_gguf(map_file(path.string()).bytes(), path.string()); }
 
   // Returns the widest plain type of the matrices. Quantized matrices keep their format.
   const char* plain_type() const {
@@ -151,7 +147,6 @@ class GgufCheckpoint : public Checkpoint {
     return any(&kBFloat16) ? "bfloat16" : any(&kFloat16) || blocks ? "float16" : "float32";
   }
 
-  std::vector<std::unique_ptr<MappedFile>> files_;
   GgufFile file_;
   std::vector<std::vector<float>> owned_;
 };

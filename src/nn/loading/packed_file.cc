@@ -14,10 +14,12 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <string_view>
 #include <utility>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/log.h"
 
 namespace sluice {
@@ -27,23 +29,36 @@ namespace fs = std::filesystem;
 
 constexpr size_t kPage = 4096;
 constexpr char kMagic[8] = {'S', 'L', 'U', 'I', 'C', 'E', 'P', 'W'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
+constexpr size_t kBlock = 1u << 20;
 
 // The first page of the file. `hash` covers the fields before it.
 struct Header {
   char magic[8];
   uint32_t version;
   uint32_t weights;
-  uint64_t bytes;   // size of the file
-  Sha256 contents;  // hash of PackedFileSpec::contents
-  Sha256 program;   // hash of PackedFileSpec::program
-  Sha256 sample;    // hash of the first page of every weight
+  uint64_t bytes;    // size of the file
+  Sha256 contents;   // hash of PackedFileSpec::contents
+  Sha256 program;    // hash of PackedFileSpec::program
+  Sha256 checksums;  // hash of the blocks' checksums
   Sha256 hash;
 };
 static_assert(sizeof(Header) <= kPage);
 
 Sha256 hash_of(const Header& header) {
   return sha256({reinterpret_cast<const char*>(&header), offsetof(Header, hash)});
+}
+
+Sha256 hash_of(std::span<const uint32_t> checksums) {
+  return sha256({reinterpret_cast<const char*>(checksums.data()), checksums.size_bytes()});
+}
+
+// Reads pages from the disk with one call. Linux before 5.14 does not have MADV_POPULATE_READ; there they are read when
+// first touched.
+void read_pages(std::span<std::byte> pages) {
+  if (::madvise(pages.data(), pages.size(), MADV_POPULATE_READ) != 0) {
+    ::madvise(pages.data(), pages.size(), MADV_WILLNEED);
+  }
 }
 
 size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -74,7 +89,9 @@ bool still_named(int fd, const std::string& path) {
 
 }  // namespace
 
-PackedFile::PackedFile(PackedFileSpec spec) : spec_(std::move(spec)), bytes_(kPage) {
+PackedFile::PackedFile(PackedFileSpec spec) : spec_(std::move(spec)) {
+  for (const size_t size : spec_.sizes) blocks_ += (size + kBlock - 1) / kBlock;
+  bytes_ = kPage + whole_pages(blocks_ * sizeof(uint32_t));
   for (const size_t size : spec_.sizes) {
     offsets_.push_back(bytes_);
     bytes_ += whole_pages(size);
@@ -87,10 +104,7 @@ PackedFile::PackedFile(PackedFileSpec spec) : spec_(std::move(spec)), bytes_(kPa
   if (!map()) begin();
 }
 
-PackedFile::~PackedFile() {
-  discard();
-  if (data_ != nullptr) ::munmap(data_, bytes_);
-}
+PackedFile::~PackedFile() { discard(); }
 
 void PackedFile::fail(const std::string& what, int error) const {
   throw PackedFileError(ErrorCode::kInternal, fmt::format("{}: {}{}{}", path_, what, error != 0 ? ": " : "",
@@ -112,10 +126,10 @@ bool PackedFile::map() {
   } else {
     void* mapped = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file.get(), 0);
     if (mapped == MAP_FAILED) fail("mmap", errno);
-    data_ = static_cast<std::byte*>(mapped);
+    mapping_ = FileMapping({static_cast<std::byte*>(mapped), bytes_}, PROT_READ, path_);
     refused_ = refusal();
     if (refused_.empty()) return filled_ = true;
-    ::munmap(std::exchange(data_, nullptr), bytes_);
+    mapping_ = {};
   }
   return false;
 }
@@ -123,7 +137,7 @@ bool PackedFile::map() {
 // Returns why the mapped file cannot be used; empty if it can.
 std::string PackedFile::refusal() const {
   Header header;
-  std::memcpy(&header, data_, sizeof header);
+  std::memcpy(&header, mapping_.data(), sizeof header);
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return "is not a file of packed weights";
   if (header.version != kVersion)
     return fmt::format("has version {} of the format, expected {}", header.version, kVersion);
@@ -132,17 +146,80 @@ std::string PackedFile::refusal() const {
     return "holds other weights";
   }
   if (header.program != sha256(spec_.program)) return "was packed by another build of this program";
-  if (header.sample != sample()) return "has damaged weights";
+  if (header.checksums != hash_of(checksums())) return "has damaged checksums";
+  if (spec_.check != PackedFileCheck::kOnLoad) return "";
+  const auto start = std::chrono::steady_clock::now();
+  const std::optional<size_t> damaged = damaged_weight();
+  if (damaged || mapping_.shrank())
+    return fmt::format("has damaged weights, the first of them is number {}", damaged.value_or(0));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  log::debug("{}: checksums of {} MiB compared in {:.2f} s", path_, bytes_ >> 20, took.count());
   return "";
 }
 
-// Hashes what is cheap to read. This detects truncated files and files whose blocks never reached the disk.
-Sha256 PackedFile::sample() const {
-  std::string pages;
+std::span<uint32_t> PackedFile::checksums() const {
+  return {reinterpret_cast<uint32_t*>(mapping_.data() + kPage), blocks_};
+}
+
+// Calls body(weight, index, block) for all blocks, on the threads of the pool if there is one. The pages of a block are
+// read from the disk at once. The threads of each part of the pool take that part's share of every weight.
+template <class F>
+void PackedFile::for_each_block(F&& body) const {
+  size_t first = 0;  // index of the weight's first block
   for (size_t i = 0; i < offsets_.size(); ++i) {
-    pages.append(reinterpret_cast<const char*>(data_ + offsets_[i]), std::min(kPage, spec_.sizes[i]));
+    const std::span<std::byte> weight(mapping_.data() + offsets_[i], spec_.sizes[i]);
+    const size_t count = (weight.size() + kBlock - 1) / kBlock;
+    const auto part = [&](int64_t begin, int64_t end) {
+      for (auto k = static_cast<size_t>(begin); k < static_cast<size_t>(end); ++k) {
+        body(i, first + k, weight.subspan(k * kBlock, std::min(kBlock, weight.size() - k * kBlock)));
+      }
+    };
+    if (spec_.pool != nullptr && count > 1) {
+      spec_.pool->parallel_for(static_cast<int64_t>(count), 1, part);
+    } else {
+      part(0, static_cast<int64_t>(count));
+    }
+    first += count;
   }
-  return sha256(pages);
+}
+
+// Returns the first weight that does not match its checksums.
+std::optional<size_t> PackedFile::damaged_weight() const {
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  std::atomic<size_t> found{kNone};
+  const std::span<const uint32_t> expected = checksums();
+  for_each_block([&](size_t weight, size_t index, std::span<std::byte> block) {
+    if (found.load(std::memory_order_relaxed) < weight) return;
+    read_pages(block);
+    if (checksum(block) != expected[index]) found.store(weight);
+  });
+  return found == kNone ? std::nullopt : std::optional(found.load());
+}
+
+void PackedFile::start_check() {
+  if (!filled_ || spec_.check != PackedFileCheck::kInBackground || checker_.joinable()) return;
+  checker_ = std::jthread([this](const std::stop_token& stop) {
+    const std::span<const uint32_t> expected = checksums();
+    size_t index = 0;
+    for (size_t i = 0; i < offsets_.size(); ++i) {
+      for (size_t at = 0; at < spec_.sizes[i]; at += kBlock, ++index) {
+        if (stop.stop_requested()) return;
+        const std::span block(mapping_.data() + offsets_[i] + at, std::min(kBlock, spec_.sizes[i] - at));
+        read_pages(block);
+        if (checksum(block) == expected[index]) continue;
+        damaged_.store(true);
+        log::error("{}: weight {} is damaged; the file is deleted, and the next start packs again", path_, i);
+        if (::unlink(path_.c_str()) != 0) log::error("{}: cannot delete the file: {}", path_, std::strerror(errno));
+        return report_file_damage();
+      }
+    }
+    log::info("{}: all checksums match", path_);
+  });
+}
+
+void PackedFile::check() const {
+  mapping_.check();
+  if (damaged_.load()) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the file's weights are damaged", path_));
 }
 
 // Locks the unfinished file and allocates its full size. Returns without the lock if another process finishes the file
@@ -153,7 +230,8 @@ void PackedFile::begin() {
   if (problem) fail("cannot create its folder", problem.value());
   constexpr mode_t kMode = 0644;
   for (;;) {
-    Fd file(::open(unfinished_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode));
+    // A link under this name is somebody's attempt to have another file overwritten.
+    Fd file(::open(unfinished_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kMode));
     if (file.get() < 0) fail("cannot create the file", errno);
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) fail("cannot lock the file", errno);
@@ -176,7 +254,7 @@ void PackedFile::begin() {
     }
     void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     if (mapped == MAP_FAILED) fail("mmap", errno);
-    data_ = static_cast<std::byte*>(mapped);
+    mapping_ = FileMapping({static_cast<std::byte*>(mapped), bytes_}, PROT_READ | PROT_WRITE, path_);
   } catch (...) {
     discard();
     throw;
@@ -197,7 +275,7 @@ std::byte* PackedFile::next(size_t bytes) {
     ::sync_file_range(fd_, static_cast<off_t>(offsets_[next_ - 1]), static_cast<off_t>(spec_.sizes[next_ - 1]),
                       SYNC_FILE_RANGE_WRITE);
   }
-  return data_ + offsets_[next_++];
+  return mapping_.data() + offsets_[next_++];
 }
 
 void PackedFile::finish() {
@@ -210,11 +288,15 @@ void PackedFile::finish() {
   header.bytes = bytes_;
   header.contents = sha256(spec_.contents);
   header.program = sha256(spec_.program);
-  header.sample = sample();
+  for_each_block(
+      [sums = checksums()](size_t, size_t index, std::span<std::byte> block) { sums[index] = checksum(block); });
+  header.checksums = hash_of(checksums());
   header.hash = hash_of(header);
-  std::memcpy(data_, &header, sizeof header);
-  if (::msync(data_, bytes_, MS_SYNC) != 0 || ::fsync(fd_) != 0) fail("cannot write the file", errno);
-  if (::mprotect(data_, bytes_, PROT_READ) != 0) fail("mprotect", errno);
+  std::memcpy(mapping_.data(), &header, sizeof header);
+  if (::msync(mapping_.data(), bytes_, MS_SYNC) != 0 || ::fsync(fd_) != 0) fail("cannot write the file", errno);
+  if (mapping_.shrank()) fail("became shorter while it was written", 0);
+  if (::mprotect(mapping_.data(), bytes_, PROT_READ) != 0) fail("mprotect", errno);
+  mapping_.set_protection(PROT_READ);
   if (::rename(unfinished_.c_str(), path_.c_str()) != 0) fail("cannot rename the file", errno);
   ::close(std::exchange(fd_, -1));
   filled_ = true;
@@ -228,16 +310,12 @@ void PackedFile::finish() {
 }
 
 void PackedFile::read_ahead(ThreadPool& pool) const {
-  constexpr size_t kStep = 1u << 20;
   for (size_t i = 0; i < offsets_.size(); ++i) {
     const size_t size = whole_pages(spec_.sizes[i]);
-    std::byte* weight = data_ + offsets_[i];
-    pool.parallel_for(static_cast<int64_t>((size + kStep - 1) / kStep), 1, [&](int64_t begin, int64_t end) {
-      const size_t from = static_cast<size_t>(begin) * kStep, to = std::min(static_cast<size_t>(end) * kStep, size);
-      // Linux before 5.14 does not have MADV_POPULATE_READ; there pages are read when first touched.
-      if (::madvise(weight + from, to - from, MADV_POPULATE_READ) != 0) {
-        ::madvise(weight + from, to - from, MADV_WILLNEED);
-      }
+    std::byte* weight = mapping_.data() + offsets_[i];
+    pool.parallel_for(static_cast<int64_t>((size + kBlock - 1) / kBlock), 1, [&](int64_t begin, int64_t end) {
+      const size_t from = static_cast<size_t>(begin) * kBlock, to = std::min(static_cast<size_t>(end) * kBlock, size);
+      read_pages({weight + from, to - from});
     });
   }
 }

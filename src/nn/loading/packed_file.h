@@ -2,15 +2,20 @@
 // matrix of the checkpoint. Mapped weights are pages of the file: processes share them, and the kernel can drop them
 // under memory pressure and read them again.
 //
-// Layout: one page of header (magic, sizes, hashes), then the weights in the order in which the model's constructors
-// ask for them, each starting on a page. The file's name is a hash of everything its contents depend on.
+// Layout: one page of header (magic, sizes, hashes), then the checksums of all blocks, then the weights in the order in
+// which the model's constructors ask for them. Checksums and weights start on a page. A block is 1 MiB of a weight, or
+// its rest. The file's name is a hash of everything its contents depend on.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/file_mapping.h"
 #include "base/sha256.h"
 #include "base/thread_pool.h"
 #include "sluice/error.h"
@@ -22,18 +27,23 @@ struct PackedFileError : Error {
   using Error::Error;
 };
 
+// When the checksums of an existing file are compared with its weights.
+enum class PackedFileCheck { kOnLoad, kInBackground, kOff };
+
 struct PackedFileSpec {
   std::string folder;         // created if it does not exist
   std::string contents;       // everything that the weights depend on, except the program
   std::string program;        // identifies the build that packs them: base/build_id.h
   std::vector<size_t> sizes;  // bytes of each weight, in order
+  PackedFileCheck check = PackedFileCheck::kOnLoad;
+  ThreadPool* pool = nullptr;  // computes checksums; null: the calling thread does
 };
 
 class PackedFile {
  public:
-  // Maps the file if it exists and is intact. Otherwise logs why an existing file is not used and begins a new one,
-  // which nobody sees before finish(). Waits for another process that is writing the file. An existing file may be
-  // read-only. Throws PackedFileError and leaves no file behind then.
+  // Maps the file if it exists and is intact, as far as spec.check says. Otherwise logs why an existing file is not
+  // used and begins a new one, which nobody sees before finish(). Waits for another process that is writing the file.
+  // An existing file may be read-only. Throws PackedFileError and leaves no file behind then.
   explicit PackedFile(PackedFileSpec spec);
   ~PackedFile();  // deletes an unfinished file
   PackedFile(const PackedFile&) = delete;
@@ -47,6 +57,12 @@ class PackedFile {
   void finish();
   // Reads the whole file into memory. The threads of each part of the pool read that part's share.
   void read_ahead(ThreadPool& pool) const;
+  // With PackedFileCheck::kInBackground, starts a thread that compares the checksums of a filled file. A damaged file
+  // is deleted, so that the next start packs again, and check() fails from then on.
+  void start_check();
+  // Throws Error(kCorruptFile) if the file became shorter or the thread of start_check() found it damaged. Weights that
+  // were read before must not be used then.
+  void check() const;
 
   const std::string& path() const { return path_; }
   size_t bytes() const { return bytes_; }  // size of the file
@@ -55,7 +71,10 @@ class PackedFile {
   bool map();
   void begin();
   std::string refusal() const;
-  Sha256 sample() const;
+  std::span<uint32_t> checksums() const;
+  template <class F>
+  void for_each_block(F&& body) const;
+  std::optional<size_t> damaged_weight() const;
   [[noreturn]] void fail(const std::string& what, int error) const;
   void discard() noexcept;
 
@@ -64,10 +83,13 @@ class PackedFile {
   std::string path_, unfinished_;
   std::string refused_;  // why an existing file is not used
   int fd_ = -1;          // the unfinished file, locked
-  std::byte* data_ = nullptr;
+  FileMapping mapping_;
   size_t bytes_ = 0;
+  size_t blocks_ = 0;
   size_t next_ = 0;  // index of the next weight
   bool filled_ = false;
+  std::atomic<bool> damaged_{false};
+  std::jthread checker_;
 };
 
 }  // namespace sluice

@@ -14,6 +14,12 @@ DType LoadContext::matrix_type(DType in_checkpoint, int64_t inputs, bool keep) c
   return keep_types && known ? in_checkpoint : dtype;
 }
 
+void LoadContext::add_problem(std::string problem) {
+  constexpr size_t kMost = 10'000;
+  problems.push_back(std::move(problem));
+  if (problems.size() >= kMost) finish([](std::string_view) { return true; });
+}
+
 void LoadContext::finish(const std::function<bool(std::string_view)>& ignorable) const {
   std::vector<std::string> all = problems;
   for (const auto& [name, entry] : checkpoint.tensors()) {
@@ -47,17 +53,17 @@ const TensorEntry* Weights::tensor(std::string_view name, const Shape& shape, St
   const std::string full = fmt::format("{}{}", prefix_, name);
   const TensorEntry* entry = context_->checkpoint.find(full);
   if (entry == nullptr) {
-    context_->problems.push_back(fmt::format("tensor '{}' {} is missing", full, shape.str()));
+    context_->add_problem(fmt::format("tensor '{}' {} is missing", full, shape.str()));
     return nullptr;
   }
   const bool first = context_->used.insert(full).second;
   if (!(entry->shape == shape)) {
-    context_->problems.push_back(
+    context_->add_problem(
         fmt::format("tensor '{}' has shape {}, the configuration asks for {}", full, entry->shape.str(), shape.str()));
     return nullptr;
   }
   if (entry->compute && stored == Stored::kWithData) {
-    context_->problems.push_back(fmt::format("tensor '{}' is quantized, which is not supported for it", full));
+    context_->add_problem(fmt::format("tensor '{}' is quantized, which is not supported for it", full));
     return nullptr;
   }
   if (first) {

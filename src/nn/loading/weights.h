@@ -51,6 +51,10 @@ struct LoadContext {
     attention_value_dim = std::max(attention_value_dim, value_dim);
   }
 
+  // Records what is wrong with the weights; finish() reports it. Throws at once when there are so many problems that
+  // the configuration cannot be the checkpoint's.
+  void add_problem(std::string problem);
+
   // True if matrices are read and packed. False if they are only counted (dry) or already in the packed file.
   bool packs() const { return !dry && (packed == nullptr || !packed->filled()); }
 

@@ -14,8 +14,7 @@ CausalConv::CausalConv(const Weights& w, const std::vector<Part>& parts, const C
     if (s.bias) {
       std::ranges::copy(here.vector("bias", part.channels), std::back_inserter(bias));
     } else if (here.has("bias")) {
-      w.context().problems.push_back("tensor '" + here.prefix() +
-                                     "bias' exists, but the configuration has no bias there");
+      w.context().add_problem("tensor '" + here.prefix() + "bias' exists, but the configuration has no bias there");
     }
   }
   weight_ = Vector(w.context(), transposed(weight, s.channels));

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "server/openai/pooling_fields.h"
+#include "sluice/dimensions.h"
 
 namespace sluice::server {
 namespace {
@@ -51,7 +52,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .min = 1,
      .max = kIntMax,
      .fallback = "the model's",
-     .help = "give only this many leading dimensions (Matryoshka), normalized again",
+     .help = "give only this many leading dimensions, normalized again; for models trained so (Matryoshka)",
      .set = assign<&EmbeddingFields::dimensions>},
     {.name = "normalize",
      .type = Type::kBoolean,
@@ -140,11 +141,7 @@ void run(Call& call) {
   const ModelInfo& model = call.info();
   if (model.task != Task::kEmbed) refuse_task(call, "give embeddings");
   const auto& fields = call.fields.of<EmbeddingFields>();
-  if (fields.dimensions > model.vector_size) {
-    throw invalid_value("dimensions", fmt::format("Invalid 'dimensions': expected at most the {} dimensions of this "
-                                                  "model's vectors, but got {}.",
-                                                  model.vector_size, fields.dimensions));
-  }
+  check_dimensions(model, fields.dimensions);
   PoolingJob job{.request = {.id = call.request_id,
                              .texts = read_texts(call, fields),
                              .param = "input",

@@ -372,6 +372,7 @@ std::unique_ptr<Tokenizer> Tokenizer::open(const std::string& path) {
   if (file.extension() == ".gguf") {
     const MappedFile mapped(file.string());
     parts = read_gguf_tokenizer(read_gguf(mapped.bytes(), file.string()).metadata);
+    mapped.check();
   } else if (name == "vocab.json" || name == "encoder.json") {
     parts = source.byte_level(file.parent_path() / (name == "vocab.json" ? "merges.txt" : "vocab.bpe"));
   } else if (name == "vocab.txt") {

@@ -85,7 +85,7 @@ class PackedFileTest : public ::testing::Test {
 TEST_F(PackedFileTest, IsMappedWhenItIsThere) {
   const PackedFileSpec s = spec();
   const std::string path = write(s);
-  EXPECT_EQ(fs::file_size(path), kPage * (1 + 1 + 1 + 6));
+  EXPECT_EQ(fs::file_size(path), kPage * (1 + 1 + 1 + 1 + 6)) << "header, checksums, weights";
   PackedFile file(s);
   expect_filled(file, s, 1);
   ThreadPool pool(2);
@@ -155,8 +155,106 @@ TEST_F(PackedFileTest, DamagedHeaderIsRefusedWhereverTheDamageIs) {
 TEST_F(PackedFileTest, WeightsThatNeverCameToTheDiskAreRefused) {
   const PackedFileSpec s = spec();
   const std::string path = write(s);
-  for (size_t i = 0; i < kPage; ++i) overwrite(path, 3 * kPage + i, '\0');  // the first page of the third weight
+  for (size_t i = 0; i < kPage; ++i) overwrite(path, 4 * kPage + i, '\0');  // the first page of the third weight
   expect_made_again(s);
+}
+
+// Flips bytes one at a time, those of checksums and weights. Only padding may change unnoticed.
+TEST_F(PackedFileTest, EveryDamagedByteOfAWeightIsDetected) {
+  const PackedFileSpec s = spec();
+  const std::string path = write(s);
+  std::ifstream in(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  size_t begin = kPage;
+  const auto expect_detected = [&](size_t at) {
+    overwrite(path, at, static_cast<char>(bytes[at] ^ 0x80));
+    EXPECT_FALSE(PackedFile(s).filled()) << at;
+    fs::copy_file(folder_ / "good", path, fs::copy_options::overwrite_existing);
+  };
+  fs::copy_file(path, folder_ / "good");
+  for (size_t i = 0; i < 3 * sizeof(uint32_t); ++i) expect_detected(begin + i);  // the checksums of three blocks
+  begin += kPage;
+  for (const size_t size : s.sizes) {
+    for (size_t i = 0; i < size; i += 97) expect_detected(begin + i);
+    expect_detected(begin + size - 1);
+    begin += (size + kPage - 1) / kPage * kPage;
+  }
+}
+
+// Weights of several blocks, checked by several threads.
+TEST_F(PackedFileTest, DamageInAnyBlockIsDetected) {
+  ThreadPool pool(3, /*pin=*/false);
+  PackedFileSpec s = spec();
+  s.sizes = {3u << 20, (1u << 20) + 5, 2u << 20};
+  s.pool = &pool;
+  const std::string path = write(s);
+  {
+    PackedFile file(s);
+    expect_filled(file, s, 1);
+  }
+  for (const size_t at : {size_t{2} * kPage + 17, size_t{3} << 20, (size_t{4} << 20) + 3 * kPage}) {
+    fs::copy_file(path, folder_ / "good", fs::copy_options::overwrite_existing);
+    overwrite(path, at, 'x');
+    EXPECT_FALSE(PackedFile(s).filled()) << at;
+    fs::copy_file(folder_ / "good", path, fs::copy_options::overwrite_existing);
+  }
+  EXPECT_TRUE(PackedFile(s).filled());
+}
+
+TEST_F(PackedFileTest, DamageIsFoundInTheBackground) {
+  PackedFileSpec s = spec();
+  const std::string path = write(s);
+  s.check = PackedFileCheck::kInBackground;
+  {
+    PackedFile file(s);
+    file.start_check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    file.check();
+    EXPECT_TRUE(fs::exists(path));
+  }
+  overwrite(path, 7 * kPage, 'x');
+  PackedFile file(s);
+  EXPECT_TRUE(file.filled());
+  file.check();
+  file.start_check();
+  for (int i = 0; i < 1000 && fs::exists(path); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(fs::exists(path)) << "the next start packs again";
+  EXPECT_THROW(file.check(), Error);
+}
+
+TEST_F(PackedFileTest, ChecksCanBeOff) {
+  PackedFileSpec s = spec();
+  overwrite(write(s), 7 * kPage, 'x');
+  s.check = PackedFileCheck::kOff;
+  EXPECT_TRUE(PackedFile(s).filled());
+}
+
+TEST_F(PackedFileTest, ThatShrinksInUseIsReported) {
+  const PackedFileSpec s = spec();
+  const std::string path = write(s);
+  PackedFile file(s);
+  fs::resize_file(path, kPage);
+  const std::byte lost = *const_cast<volatile std::byte*>(file.next(s.sizes[0]));
+  EXPECT_EQ(lost, std::byte{0});
+  EXPECT_THROW(file.check(), Error);
+}
+
+TEST_F(PackedFileTest, ThatShrinksWhileItIsWrittenIsNotKept) {
+  const PackedFileSpec s = spec();
+  PackedFile file(s);
+  fs::resize_file(file.path() + ".unfinished", 0);
+  fill(file, s, 1);
+  EXPECT_THROW(file.finish(), PackedFileError);
+  EXPECT_FALSE(fs::exists(file.path()));
+}
+
+TEST_F(PackedFileTest, DoesNotFollowLinks) {
+  const PackedFileSpec s = spec();
+  const std::string path = write(s), victim = folder_.write("victim", "text");
+  fs::remove(path);
+  fs::create_symlink(victim, path + ".unfinished");
+  EXPECT_THROW(PackedFile{s}, PackedFileError);
+  EXPECT_EQ(fs::file_size(victim), 4u);
 }
 
 TEST_F(PackedFileTest, ThatIsNotFinishedLeavesNothing) {
