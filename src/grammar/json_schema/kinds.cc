@@ -13,9 +13,15 @@ NodeId from_text(Builder& builder, std::string_view text, const JsonStyle& style
   try {
     schema = parse_json(text, {.depth = kDeepest});
   } catch (const Error& e) {
-    throw GrammarError(e.what());
+    throw GrammarError(std::string("schema: ") + e.what());
   }
-  return json_text(builder, schema, style, budget);
+  try {
+    return json_text(builder, schema, style, budget);
+  } catch (const GrammarError& e) {
+    const std::string what = e.what();
+    if (what.starts_with("schema")) throw;
+    throw GrammarError("schema: " + what);
+  }
 }
 
 NodeId flexible(Builder& builder, std::string_view text, const CompileContext& context) {
