@@ -35,6 +35,7 @@ void Grammar::fill_mask(Slot slot, const std::shared_ptr<const Vocabulary>& voca
                         std::span<uint32_t> words) const {
   const std::scoped_lock lock(mutex_);
   limit_memory();
+  recognizer_.begin_work();
   masks_.try_emplace(vocabulary.get(), vocabulary).first->second.fill(recognizer_, states_[slot], words);
 }
 
@@ -43,6 +44,7 @@ bool Grammar::accept(Slot slot, std::string_view bytes) const {
   limit_memory();
   StackSet set = states_[slot];
   for (const char c : bytes) {
+    recognizer_.begin_work();
     set = recognizer_.row(set)[static_cast<uint8_t>(c)];
     if (set == Recognizer::kDead) return false;
   }
@@ -52,6 +54,7 @@ bool Grammar::accept(Slot slot, std::string_view bytes) const {
 
 bool Grammar::accept_special(Slot slot, TokenId token) const {
   const std::scoped_lock lock(mutex_);
+  recognizer_.begin_work();
   for (const Recognizer::Special& special : recognizer_.specials(states_[slot])) {
     if (special.token != token) continue;
     states_[slot] = special.after;
@@ -68,6 +71,7 @@ bool Grammar::complete(Slot slot) const {
 bool Grammar::ended(Slot slot) const {
   const std::scoped_lock lock(mutex_);
   const StackSet set = states_[slot];
+  recognizer_.begin_work();
   if (!recognizer_.complete(set) || !recognizer_.specials(set).empty()) return false;
   for (const StackSet to : recognizer_.row(set)) {
     if (to != Recognizer::kDead) return false;
@@ -79,6 +83,7 @@ void Grammar::forced(Slot slot, std::string& bytes, size_t most) const {
   const std::scoped_lock lock(mutex_);
   StackSet set = states_[slot];
   for (size_t n = 0; n < most; ++n) {
+    recognizer_.begin_work();
     if (recognizer_.complete(set) || !recognizer_.specials(set).empty()) return;
     const Recognizer::Row& row = recognizer_.row(set);
     int only = -1;

@@ -5,6 +5,8 @@
 // without a call within the component. Then the frame "left corner (A, X)" goes on: a text of X is done, a text of A is
 // wanted. It may end if X is A; or X was the beginning of some Z, whose rest comes next, and then (A, Z). This is the
 // left-corner transformation (Rosenkrantz and Lewis 1970, "Deterministic left corner parsing"), made while it is used.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <unordered_set>
 
@@ -15,6 +17,8 @@ namespace {
 
 // More ways to read one byte than this are an error: the grammar is too ambiguous to run.
 constexpr size_t kMostLeaves = 100'000;
+
+constexpr size_t kMostLeftRecursive = 1000;  // nodes that begin with each other
 
 // The nodes with which a text of a node may begin.
 std::vector<NodeId> first_parts(const NodeGraph& graph, NodeId id) {
@@ -119,6 +123,11 @@ struct Frames::Expansion {
 
 void Frames::find_left_recursion() {
   components_ = Components(*graph_).cycles;
+  for (const std::vector<NodeId>& component : components_) {
+    if (component.size() > kMostLeftRecursive) {
+      throw GrammarError(fmt::format("left recursion through more than {} parts of rules", kMostLeftRecursive));
+    }
+  }
   component_.assign(graph_->nodes.size(), -1);
   for (size_t i = 0; i < components_.size(); ++i) {
     for (const NodeId node : components_[i]) component_[static_cast<size_t>(node)] = static_cast<int>(i);
@@ -142,26 +151,29 @@ std::span<const FrameId> Frames::left_frames(NodeId node) {
   return left_frames_.emplace(node, std::move(frames)).first->second;
 }
 
-std::vector<Frames::LeftEdge> Frames::left_edges(NodeId done) {
-  std::vector<LeftEdge> edges;
-  for (const NodeId into : components_[static_cast<size_t>(component_[static_cast<size_t>(done)])]) {
-    for (const FrameId id : left_frames(into)) {
-      for (const Call& call : (*this)[id].calls) {
-        if (call.callee == done) edges.push_back({call.then, into});
+const std::vector<Frames::LeftEdge>& Frames::left_edges(NodeId done) {
+  const int component = component_[static_cast<size_t>(done)];
+  const auto [place, fresh] = left_edges_.try_emplace(component);
+  if (fresh) {
+    std::unordered_map<NodeId, std::vector<LeftEdge>> edges;
+    for (const NodeId into : components_[static_cast<size_t>(component)]) {
+      for (const FrameId id : left_frames(into)) {
+        for (const Call& call : (*this)[id].calls) edges[call.callee].push_back({call.then, into});
       }
     }
+    left_edges_[component] = std::move(edges);
   }
-  return edges;
+  return left_edges_[component][done];
 }
 
 bool Frames::left_corner_nullable(NodeId goal, NodeId done) {
   std::vector<NodeId> reached = {done};
+  std::unordered_set<NodeId> seen = {done};
   for (size_t i = 0; i < reached.size(); ++i) {
     if (reached[i] == goal) return true;
-    for (const LeftEdge& edge : left_edges(reached[i])) {
-      if (nullable(edge.rest) && std::find(reached.begin(), reached.end(), edge.into) == reached.end()) {
-        reached.push_back(edge.into);
-      }
+    const std::vector<LeftEdge> edges = left_edges(reached[i]);
+    for (const LeftEdge& edge : edges) {
+      if (nullable(edge.rest) && seen.insert(edge.into).second) reached.push_back(edge.into);
     }
   }
   return false;
@@ -228,7 +240,8 @@ void Frames::enter_component(NodeId goal, uint32_t below, Expansion& e) {
 
 void Frames::expand_left_corner(const Frame& f, uint32_t below, Expansion& e) {
   const auto goal = static_cast<NodeId>(corners_[f.data][0]), done = static_cast<NodeId>(corners_[f.data][1]);
-  for (const LeftEdge& edge : left_edges(done)) {
+  const std::vector<LeftEdge> edges = left_edges(done);
+  for (const LeftEdge& edge : edges) {
     const FrameId next = left_corner(goal, edge.into);
     e.add(at(edge.rest), push(below, next));
     if (nullable(edge.rest)) e.add(next, below);

@@ -117,7 +117,7 @@ class Frames {
     Place rest;  // what follows a text of the node in a text of `into`
     NodeId into = 0;
   };
-  std::vector<LeftEdge> left_edges(NodeId done);
+  const std::vector<LeftEdge>& left_edges(NodeId done);
   bool left_corner_nullable(NodeId goal, NodeId done);
   bool nullable(const Place& place) { return place.finished || (*this)[at(place)].nullable; }
   uint32_t push(uint32_t below, FrameId top);
@@ -137,6 +137,7 @@ class Frames {
   std::vector<int> component_;  // of left recursion, by node; -1: none
   std::vector<std::vector<NodeId>> components_;
   std::unordered_map<NodeId, std::vector<FrameId>> left_frames_;
+  std::unordered_map<int, std::unordered_map<NodeId, std::vector<LeftEdge>>> left_edges_;  // by component
   Interner corners_;
   bool has_counters_ = false;
   size_t bytes_ = 0;

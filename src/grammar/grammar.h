@@ -54,7 +54,7 @@ class Matcher {
   // (width + 31) / 32. End tokens are allowed where the text is complete.
   void fill_mask(std::span<uint32_t> words) const;
   // Moves on by a token or by bytes. False: not allowed; the state is as before. An end token leaves it as it is.
-  // These two and fill_mask throw GrammarError if the grammar needs too much memory; the state is as before.
+  // All of these throw GrammarError if the grammar needs too much memory or work; the state is as before.
   bool accept(TokenId token);
   bool accept(std::string_view bytes);
   bool complete() const;  // the text is one of the grammar

@@ -7,6 +7,8 @@
 namespace sluice::grammar {
 namespace {
 
+constexpr int kMostStates = 20'000;  // of larger automata nothing is known: to find out would take too long
+
 // Places in plain text: between characters, or within one, by what may come next (RFC 3629, section 4).
 enum Place : uint8_t { kBetween, kOne, kTwo, kThree, kAfterE0, kAfterED, kAfterF0, kAfterF4, kPlaces };
 struct Range {
@@ -91,6 +93,7 @@ class Pairs {
 }  // namespace
 
 std::vector<bool> states_before_any_text(const Automaton& language) {
+  if (language.states() > kMostStates) return std::vector<bool>(static_cast<size_t>(language.states()));
   const Pairs pairs(language);
   std::vector<bool> out;
   for (size_t state = 0; state < static_cast<size_t>(language.states()); ++state) out.push_back(pairs.has(state));

@@ -4,6 +4,17 @@
 #include <utility>
 
 namespace sluice::grammar {
+namespace {
+
+constexpr size_t kMostWork = 1'500'000;  // about 30 ms
+constexpr size_t kRowWork = 32;          // a row costs as much as so many entries
+
+}  // namespace
+
+void Recognizer::spend(size_t work) {
+  work_ += work;
+  if (work_ > kMostWork) throw GrammarError("the grammar is too ambiguous: too much may follow the text");
+}
 
 Recognizer::Recognizer(std::shared_ptr<const NodeGraph> graph) : frames_(graph) {
   make(false, {});
@@ -12,6 +23,7 @@ Recognizer::Recognizer(std::shared_ptr<const NodeGraph> graph) : frames_(graph) 
 }
 
 StackSet Recognizer::make(bool empty, std::span<const Entry> entries) {
+  spend(entries.size() + 1);
   words_.clear();
   words_.push_back(empty ? 1 : 0);
   for (const Entry& e : entries) {
@@ -111,6 +123,7 @@ const Recognizer::Row& Recognizer::row(StackSet set) {
 }
 
 void Recognizer::compute_row(StackSet set) {
+  spend(kRowWork + size(set));
   auto row = std::make_unique<Row>();
   row->fill(kDead);
   const auto add = [&](size_t byte, StackSet to) {
@@ -269,10 +282,12 @@ void Recognizer::collect(std::span<StackSet*> roots) {
     if (todo.size() != before) continue;
     todo.pop_back();
     if (moved[s] != UINT32_MAX) continue;
+    begin_work();
     std::vector<Entry> entries;
     for (size_t i = 1; i < words.size(); i += 2) entries.push_back({words[i], moved[words[i + 1]]});
     moved[s] = make(words[0] != 0, entries);
   }
+  begin_work();
   start_ = moved[start_];
   for (StackSet* root : roots) *root = moved[*root];
 }

@@ -52,6 +52,10 @@ class Recognizer {
   // A set that texts of at most `longest` bytes cannot tell from this one.
   StackSet representative(StackSet set, int longest);
 
+  // Work counts from here: entries and rows that are made. Too much of it for one mask or one byte throws GrammarError,
+  // as only ambiguity without bounds needs that.
+  void begin_work() { work_ = 0; }
+
   size_t sets() const { return sets_.size(); }
   // Memory in bytes. `collect` gives back all but what the sets in `roots` need, and renumbers them.
   size_t bytes() const;
@@ -77,6 +81,7 @@ class Recognizer {
   size_t size(StackSet set) const { return sets_[set].size() / 2; }
   Entry entry(StackSet set, size_t i) const { return {sets_[set][1 + 2 * i], sets_[set][2 + 2 * i]}; }
   StackSet push(FrameId frame, StackSet below);
+  void spend(size_t work);
   StackSet& known_representative(StackSet set, size_t index);
   StackSet push_chain(uint32_t chain, StackSet below);
   StackSet unite(StackSet a, StackSet b);
@@ -94,6 +99,7 @@ class Recognizer {
   std::vector<uint32_t> words_;  // of the set that is being made
   std::vector<int> longest_;     // lengths that were asked for
   size_t rows_ = 0;
+  size_t work_ = 0;
   StackSet start_ = 0;
 };
 

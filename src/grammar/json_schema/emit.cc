@@ -11,7 +11,8 @@ namespace {
 
 using namespace json_schema;
 
-constexpr size_t kMostPatterns = 8;        // of one object: its keys fall into classes by what they match
+constexpr size_t kMostPatterns = 32;       // of one object: its keys fall into classes by what they match
+constexpr size_t kMostClasses = 48;        // of keys that match the same patterns
 constexpr int64_t kMostContains = 20'000;  // states of an array that counts some of its items
 
 // One character of a JSON string in every spelling, without quotes.
@@ -79,10 +80,18 @@ class Emitter {
     while (!todo_.empty()) {
       const auto [goal, declared] = todo_.back();
       todo_.pop_back();
-      std::vector<NodeId> choices;
-      const Alternatives alternatives = document_.normal_form(goal);
-      for (const Alternative& one : alternatives) choices.push_back(emit(one));
-      builder_.define(declared, builder_.choice(choices));
+      try {
+        std::vector<NodeId> choices;
+        const Alternatives alternatives = document_.normal_form(goal);
+        for (const Alternative& one : alternatives) choices.push_back(emit(one));
+        builder_.define(declared, builder_.choice(choices));
+      } catch (const GrammarError& e) {
+        // Limits do not know where they are passed.
+        const std::string what = e.what();
+        if (what.starts_with("schema") || goal.empty()) throw;
+        const std::string place = document_.path(*goal[0].schema);
+        throw GrammarError((place.empty() ? "schema" : place) + ": " + what);
+      }
     }
   }
 
@@ -314,6 +323,9 @@ class Emitter {
         if (!part.texts.empty()) next.push_back(std::move(part));
       }
       parts = std::move(next);
+      if (parts.size() > kMostClasses) {
+        throw GrammarError("patterns for the members of one object overlap in too many ways");
+      }
     }
     std::vector<Automaton> listed;
     for (const std::string& name : names) listed.push_back(Automaton::literal(name));

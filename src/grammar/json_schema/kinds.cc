@@ -13,7 +13,14 @@ Json schema_of(std::string_view text) {
   try {
     return parse_json(text, {.depth = kDeepest});
   } catch (const Error& e) {
-    throw GrammarError(e.what());
+    throw GrammarError(std::string("schema: ") + e.what());
+  }
+  try {
+    return json_text(builder, schema, style, budget);
+  } catch (const GrammarError& e) {
+    const std::string what = e.what();
+    if (what.starts_with("schema")) throw;
+    throw GrammarError("schema: " + what);
   }
 }
 
