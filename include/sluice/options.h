@@ -45,6 +45,7 @@ struct EngineOptions {
   int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
   bool enable_prefix_caching = true;
+  bool jump_ahead = true;                  // compute text that a grammar forces without sampling it
   std::string scheduling_policy = "fcfs";  // fcfs, priority, or another policy of the build
   int threads = 0;                         // compute threads; 0: every CPU the process may use
   std::string numa = "auto";               // off, auto (one part per NUMA node), or a number of parts
@@ -130,6 +131,7 @@ void visit(V&& v, EngineOptions& o) {
   v("gpu-memory-utilization", o.gpu_memory_utilization,
     "fraction of the GPU's memory that may be used, including other processes' use");
   v("enable-prefix-caching", o.enable_prefix_caching, "reuse KV-cache blocks of equal prompt prefixes");
+  v("jump-ahead", o.jump_ahead, "compute text that a grammar forces without sampling its tokens");
   v("scheduling-policy", o.scheduling_policy,
     "order of waiting requests: fcfs (in turns among API keys), priority, or another policy of the build");
   v("threads", o.threads, "compute threads (0: every CPU of the process)");

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "sluice/request.h"
 
@@ -21,6 +22,10 @@ class Constraint {
   // Moves on by a token. False: the token was not allowed, and the state is as before.
   virtual bool accept(TokenId token) = 0;
   virtual bool ended() const = 0;  // the text is complete, and nothing but its end may follow
+  // Appends the tokens that come next whatever is sampled, at most `most`, as the tokenizer would write their text
+  // after `tokens`, the sequence so far. None where the text may go on in several ways, or where later text could
+  // change them.
+  virtual void forced(std::span<const TokenId> /*tokens*/, int /*most*/, std::vector<TokenId>& /*next*/) const {}
   // Constraints with an equal group share what they compute, so that their masks wait for each other. Null: none.
   virtual const void* group() const { return nullptr; }
   // Whether it says where the text may end. Else min_tokens and ignore_eos do, as without a constraint.

@@ -107,6 +107,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan)
   s.groups = plan.kv.groups;
   s.policy = o.scheduling_policy;
   s.prefix_caching = o.enable_prefix_caching;
+  s.jump_ahead = o.jump_ahead;
   s.max_queued_sequences = o.max_num_queued_reqs;
   s.max_queued_tokens = o.max_num_queued_tokens;
   s.fingerprint = model_fingerprint(plan);
@@ -347,7 +348,8 @@ class EngineImpl final : public TextEngine {
                    .kv_usage = blocks.total > 0 ? static_cast<double>(blocks.used) / blocks.total : 0.0,
                    .prefix_queries = blocks.query_tokens,
                    .prefix_hits = blocks.hit_tokens,
-                   .preemptions = s.preemptions},
+                   .preemptions = s.preemptions,
+                   .forced_tokens = s.forced_tokens},
                   tokens);
   }
 

@@ -9,10 +9,13 @@
 namespace sluice {
 namespace {
 
+constexpr size_t kMostForcedBytes = 256;  // of one jump
+
 class GrammarConstraint final : public Constraint {
  public:
-  GrammarConstraint(grammar::Matcher matcher, const grammar::Grammar* grammar)
-      : matcher_(std::move(matcher)), grammar_(grammar) {}
+  GrammarConstraint(grammar::Matcher matcher, const grammar::Grammar* grammar,
+                    std::shared_ptr<const ForcedTokens> tokens)
+      : matcher_(std::move(matcher)), grammar_(grammar), tokens_(std::move(tokens)) {}
 
   std::unique_ptr<Constraint> copy() const override { return std::make_unique<GrammarConstraint>(*this); }
   const void* group() const override { return grammar_; }
@@ -37,10 +40,23 @@ class GrammarConstraint final : public Constraint {
     }
   }
   bool ended() const override { return ended_; }
+  void forced(std::span<const TokenId> tokens, int most, std::vector<TokenId>& next) const override {
+    try {
+      std::string text;
+      matcher_.forced(text, kMostForcedBytes);
+      if (text.empty()) return;
+      grammar::Matcher after = matcher_;
+      const bool ends = after.accept(text) && after.ended();
+      tokens_->append(tokens, text, ends, most, next);
+    } catch (const std::exception& e) {  // the tokens are sampled one by one then
+      log::error("a grammar's forced text: {}", e.what());
+    }
+  }
 
  private:
   grammar::Matcher matcher_;
   const grammar::Grammar* grammar_;
+  std::shared_ptr<const ForcedTokens> tokens_;
   bool ended_ = false;
 };
 
@@ -65,9 +81,9 @@ Constraints::Constraints(const Tokenizer& tokenizer, int width, std::vector<Toke
                    return id && tokenizer.is_special(*id) ? id : std::nullopt;
                  }}) {}
 
-std::shared_ptr<const grammar::Vocabulary> Constraints::vocabulary() {
+Constraints::Tables Constraints::tables() {
   const std::scoped_lock lock(mutex_);
-  if (!vocabulary_) {
+  if (!tables_.vocabulary) {
     const int known = std::min(width_, tokenizer_.vocab_size());
     std::vector<std::string> tokens(static_cast<size_t>(known));
     for (TokenId id = 0; id < known; ++id) {
@@ -76,10 +92,11 @@ std::shared_ptr<const grammar::Vocabulary> Constraints::vocabulary() {
     for (const TokenId id : end_tokens_) {
       if (id >= 0 && id < known) tokens[static_cast<size_t>(id)].clear();
     }
-    vocabulary_ = std::make_shared<const grammar::Vocabulary>(
+    auto vocabulary = std::make_shared<const grammar::Vocabulary>(
         tokens, grammar::Vocabulary::Options{.width = width_, .end_tokens = end_tokens_});
+    tables_ = {std::move(vocabulary), std::make_shared<const ForcedTokens>(tokenizer_, std::move(tokens))};
   }
-  return vocabulary_;
+  return tables_;
 }
 
 void Constraints::make(const Request& request, std::function<void(Result)> done) {
@@ -104,7 +121,9 @@ void Constraints::compile(const GrammarSpec& spec, std::function<void(Result)> d
   compiler_.compile(spec.kind, spec.text, [this, done = std::move(done)](const grammar::Compiler::Result& result) {
     if (!result.grammar) return done({nullptr, result.error});
     try {
-      done({std::make_unique<GrammarConstraint>(grammar::Matcher(result.grammar, vocabulary()), result.grammar.get()),
+      const Tables shared = tables();
+      done({std::make_unique<GrammarConstraint>(grammar::Matcher(result.grammar, shared.vocabulary),
+                                                result.grammar.get(), shared.forced),
             ""});
     } catch (const std::bad_alloc&) {
       done({nullptr, "there is no memory for its masks"});

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "batch/constraint.h"
+#include "engine/forced_tokens.h"
 #include "grammar/compiler.h"
 #include "grammar/grammar.h"
 #include "tokenizer/tokenizer.h"
@@ -27,14 +28,19 @@ class Constraints {
   void make(const Request& request, std::function<void(Result)> done);
 
  private:
+  // What all constraints share.
+  struct Tables {
+    std::shared_ptr<const grammar::Vocabulary> vocabulary;
+    std::shared_ptr<const ForcedTokens> forced;
+  };
+  Tables tables();
   void compile(const GrammarSpec& grammar, std::function<void(Result)> done);
-  std::shared_ptr<const grammar::Vocabulary> vocabulary();
 
   const Tokenizer& tokenizer_;
   const int width_;
   const std::vector<TokenId> end_tokens_;
   std::mutex mutex_;
-  std::shared_ptr<const grammar::Vocabulary> vocabulary_;
+  Tables tables_;
   grammar::Compiler compiler_;
 };
 

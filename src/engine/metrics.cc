@@ -146,6 +146,8 @@ std::vector<MetricFamily> EngineMetrics::families() const {
   number(Type::kCounter, "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.",
          static_cast<double>(gauges_.prefix_hits));
   number(Type::kCounter, "vllm:num_preemptions", "Sequences preempted.", static_cast<double>(gauges_.preemptions));
+  number(Type::kCounter, "sluice:forced_tokens", "Generated tokens that a grammar forced, which were not sampled.",
+         static_cast<double>(gauges_.forced_tokens));
   number(Type::kCounter, "vllm:prompt_tokens", "Prompt tokens of finished requests.",
          static_cast<double>(prompt_tokens_));
   number(Type::kCounter, "vllm:prompt_tokens_cached", "Prompt tokens of finished requests that came from the cache.",

@@ -22,6 +22,7 @@ struct EngineGauges {
   double kv_usage = 0;                           // share of blocks referenced by sequences, 0 .. 1
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t preemptions = 0;
+  uint64_t forced_tokens = 0;
 };
 
 // The times of one request's events.

@@ -35,20 +35,21 @@ void Scheduler::commit(ScheduledBatch step, std::span<StepResult> results) {
   }
   events_.reserve(events_.size() + step.tasks.size());
   bad_logits_ = false;
-  for (size_t i = 0; i < results.size(); ++i) commit_part(step.parts[i], results[i]);
+  for (size_t i = 0; i < results.size(); ++i) commit_part(step.parts[i], results[i], step.number);
   erase_ended();
   if (bad_logits_) pools_.blocks.reset_prefix_cache();
   spare_ = std::move(step);
 }
 
-void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& result) {
+void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& result, uint64_t step) {
   Sequence& sequence = *part.sequence;
+  const auto note_bad_logits = [&](std::span<const SampleResult> list) {
+    bad_logits_ |= std::ranges::any_of(list, &SampleResult::bad_logits);
+  };
   if (sequence.state == SequenceState::kEnded) {  // while the step was in flight
     if (sequence.in_flight == 0) sequence.memory.release(pools_);
-    for (const auto& list : {result.scores, result.accepted}) {
-      bad_logits_ |= std::ranges::any_of(list, &SampleResult::bad_logits);
-    }
-    return;
+    note_bad_logits(result.scores);
+    return note_bad_logits(result.accepted);
   }
   prompt_tokens_ += std::clamp(sequence.prompt_length - part.first, 0, part.tokens);
   if (sequence.state == SequenceState::kRunning) {  // not preempted since
@@ -59,6 +60,8 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
       sequence.memory.take_snapshot(pools_, sequence.computed, sequence.prompt_length);
     }
   }
+
+  if (step <= sequence.dropped_until) return note_bad_logits(result.accepted);
 
   RequestState& request = *sequence.request;
   for (SampleResult& score : result.scores) {
@@ -114,14 +117,11 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
       event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, kNotAllowed));
       break;
     }
-    sequence.tokens.push_back(result.token);
-    if (sequence.task.counts != nullptr) sequence.counts.add_output(result.token);
-    ++generated_tokens_;
-    event.tokens.push_back(result.token);
+    append(sequence, result.token, event);
     if (sequence.task.logprobs >= 0) logprobs_of(event).tokens.push_back(std::move(result.logprobs));
-    event.finish = finish_of(sequence);
     if (event.finish) break;
   }
+  if (sequence.jumps && !event.finish) jump(sequence, event);
   if (!sequence.plain && sequence.task.choice == 0 && !event.tokens.empty()) {
     std::vector<TokenLogprobs> prompt = std::exchange(sequence.request->prompt_logprobs, {});
     if (!prompt.empty()) logprobs_of(event).prompt = std::move(prompt);
@@ -134,6 +134,41 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
     commit_blocks(sequence);
   }
   if (event.finish) end_sequence(sequence);
+}
+
+// Takes a token that the constraint, if there is one, has accepted.
+void Scheduler::append(Sequence& sequence, TokenId token, SequenceEvent& event) {
+  sequence.tokens.push_back(token);
+  if (sequence.task.counts != nullptr) sequence.counts.add_output(token);
+  ++generated_tokens_;
+  event.tokens.push_back(token);
+  event.finish = finish_of(sequence);
+}
+
+// Takes the tokens that must come next. If a step is in flight, it computes the last known token, whose successor is
+// then known before it is sampled. Whether a token is taken depends on the sequence alone, as an answer must not depend
+// on others.
+void Scheduler::jump(Sequence& sequence, SequenceEvent& event) {
+  forced_.clear();
+  sequence.constraint->forced(sequence.tokens, sequence.most_tokens - sequence.known(), forced_);
+  const std::span<const TokenId> ends = sequence.task.end_tokens;
+  const auto end =
+      std::ranges::find_if(forced_, [&](TokenId token) { return std::ranges::find(ends, token) != ends.end(); });
+  forced_.erase(end, forced_.end());
+  if (forced_.empty()) return;
+  if (sequence.in_flight > 0) {
+    sequence.unknown = 0;
+    sequence.dropped_until = steps_;
+  }
+  for (const TokenId token : forced_) {
+    if (!sequence.constraint->accept(token)) {
+      event.finish = std::make_unique<Finish>(make_finish(FinishReason::kError, kNotAllowed));
+      return;
+    }
+    append(sequence, token, event);
+    ++forced_tokens_;
+    if (event.finish) return;
+  }
 }
 
 std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {

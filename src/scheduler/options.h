@@ -37,7 +37,8 @@ struct SchedulerOptions {
   int hash_bits = 256;              // see BlockPoolOptions
   uint64_t seed = 0;                // for requests without a seed
   std::vector<TokenId> eos_token_ids{};
-  DraftSource draft{};  // empty: no speculation
+  DraftSource draft{};     // empty: no speculation
+  bool jump_ahead = true;  // see Jumps
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
 };
 

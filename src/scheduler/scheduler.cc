@@ -62,6 +62,8 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
     trunk->constraint = ConstraintState(std::move(constraint));
     trunk->task.constraint = trunk->constraint.get();
     trunk->task.plain = false;
+    trunk->jumps =
+        options_.jump_ahead && !sampling.logprobs && sampling.logit_bias.empty() && sampling.allowed_token_ids.empty();
   }
   trunk->speculates =
       options_.draft && !pools_.recurrent() && trunk->task.counts == nullptr && trunk->task.constraint == nullptr;
@@ -77,7 +79,8 @@ ScheduledBatch Scheduler::next() {
   BatchBuilder builder(pools_, std::exchange(spare_, {}), steps_ + 1);
   if (!repeat(builder)) {
     builder.clear();
-    if (schedule_running(builder, true)) schedule_running(builder, false);
+    const bool more = schedule_running(builder, Work::kDecode);
+    if (more && schedule_running(builder, Work::kJump)) schedule_running(builder, Work::kPrefill);
   }
   admit_waiting(builder);
   pools_.blocks.release(builder.copied());
@@ -132,15 +135,20 @@ void Scheduler::expire_deadlines() {
   erase_ended();
 }
 
-// Those that decode, or those that do not. Returns whether it passed by any.
-bool Scheduler::schedule_running(BatchBuilder& builder, bool decodes) {
+Scheduler::Work Scheduler::work_of(const Sequence& sequence) {
+  if (sequence.length() - sequence.computed == 1) return Work::kDecode;
+  return sequence.computed > sequence.prompt_length && sequence.jumps ? Work::kJump : Work::kPrefill;
+}
+
+// Those with this work. Returns whether it passed by any with later work.
+bool Scheduler::schedule_running(BatchBuilder& builder, Work work) {
   bool passed_by = false;
   // Preemption removes only sequences behind the current one.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    const bool decode = sequence.length() - sequence.computed == 1;
-    passed_by |= decode != decodes;
-    if (decode == decodes) schedule(builder, sequence);
+    const Work own = work_of(sequence);
+    passed_by |= own > work;
+    if (own == work) schedule(builder, sequence);
   }
   return passed_by;
 }
@@ -283,7 +291,8 @@ SchedulerStats Scheduler::stats() const {
           .preemptions = preemptions_,
           .steps = steps_,
           .prompt_tokens = prompt_tokens_,
-          .generated_tokens = generated_tokens_};
+          .generated_tokens = generated_tokens_,
+          .forced_tokens = forced_tokens_};
 }
 
 }  // namespace sluice

@@ -18,10 +18,10 @@
 // until the second step is committed, whose results for it are dropped. Ends by max_tokens and by the context are known
 // ahead. Steps run in the order in which next() gave them: memory that one step reads is free for those after it.
 //
-// A step. Decodes come first, then prefill chunks, each in rank order. Then waiting sequences are admitted while token
-// budget, sequence slots and blocks last. The policy (scheduler/policies/) gives the rank and the order of admission.
-// The head of its queue is never passed by another sequence. A sequence is admitted when all its tokens fit beside what
-// the running ones still need to finish their prefill.
+// A step. Decodes come first, then the chunks of sequences that jumped, then prefill chunks, each in rank order. Then
+// waiting sequences are admitted while token budget, sequence slots and blocks last. The policy (scheduler/policies/)
+// gives the rank and the order of admission. The head of its queue is never passed by another sequence. A sequence is
+// admitted when all its tokens fit beside what the running ones still need to finish their prefill.
 //
 // Preemption. When blocks run out, a sequence takes them from the last running sequence in rank, if that one is behind
 // it and not yet part of the step. The victim gives up all its blocks and waits again, in the place its rank gives it;
@@ -48,6 +48,13 @@
 //
 // Constraints. A sequence may have a constraint on its tokens, which moves on with every token that is committed. It is
 // asked for a mask when a token is sampled; the step that computes the logits may be launched before.
+//
+// Jumps. Where a constraint leaves one way to go on, commit() appends the forced tokens behind the sampled one. The
+// next step computes them together, like a chunk of a prompt, and samples what follows. If a step is in flight, it
+// samples the first of these tokens in vain, and that result is dropped. The text is one that the constraint allows,
+// but its tokens may differ from those that would have been sampled. Sequences have no jumps if log-probabilities are
+// asked for, or if the request says which tokens it likes (logit_bias, allowed_token_ids). A forced token that would
+// end the text is sampled.
 //
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
@@ -101,6 +108,7 @@ struct SchedulerStats {
   uint64_t steps = 0;
   uint64_t prompt_tokens = 0;  // computed, recomputed ones included
   uint64_t generated_tokens = 0;
+  uint64_t forced_tokens = 0;  // of these: not sampled
 };
 
 class Scheduler {
@@ -151,7 +159,9 @@ class Scheduler {
   void expire_deadlines();
   bool repeat(BatchBuilder& builder);
   bool decodes_all(const ScheduledBatch& step) const;
-  bool schedule_running(BatchBuilder& builder, bool decodes);
+  enum class Work : uint8_t { kDecode, kJump, kPrefill };  // in the order of a step
+  static Work work_of(const Sequence& sequence);
+  bool schedule_running(BatchBuilder& builder, Work work);
   bool schedule(BatchBuilder& builder, Sequence& sequence);
   int chunk_size(const BatchBuilder& builder, const Sequence& sequence) const;
   int stop_for_snapshot(const Sequence& sequence, int tokens) const;
@@ -166,9 +176,11 @@ class Scheduler {
   void enqueue(Sequence& sequence);
 
   // Taking results.
-  void commit_part(const ScheduledBatch::Part& part, const StepResult& result);
+  void commit_part(const ScheduledBatch::Part& part, const StepResult& result, uint64_t step);
   void fork(Sequence& trunk);
   void commit_tokens(Sequence& sequence, std::span<SampleResult> accepted, int sampled);
+  void append(Sequence& sequence, TokenId token, SequenceEvent& event);
+  void jump(Sequence& sequence, SequenceEvent& event);
   std::unique_ptr<Finish> finish_of(const Sequence& sequence) const;
   void commit_blocks(Sequence& sequence);
 
@@ -187,6 +199,7 @@ class Scheduler {
   std::vector<SequenceEvent> events_;
   ScheduledBatch spare_;             // the step that was committed last, for one like it or for its memory
   std::vector<TokenId> draft_;       // of the sequence that is being scheduled
+  std::vector<TokenId> forced_;      // of the sequence whose result is being committed
   std::vector<Sequence*> changing_;  // running sequences whose blocks the next step changes
   std::vector<RequestId> ended_;     // requests with a choice that ended since the last erase_ended()
   int reserved_slots_ = 0;           // sequences that running ones will fork
@@ -195,6 +208,7 @@ class Scheduler {
   bool bad_logits_ = false;          // in the results that are being committed
   uint64_t arrivals_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
+  uint64_t forced_tokens_ = 0;
 };
 
 }  // namespace sluice

@@ -49,12 +49,14 @@ struct alignas(64) Sequence {
   RequestState* request = nullptr;
   RequestId id = 0;                                     // the request's
   std::chrono::steady_clock::time_point admitted_at{};  // when the request first ran
+  uint64_t dropped_until = 0;                           // tokens that this step and earlier ones sample are dropped
   int prompt_length = 0;                                // tokens
   int cached_tokens = 0;                                // prompt tokens found in the cache when first admitted
   uint64_t end_bits = 0;                                // bit `token % 64` of every end token
   SequenceState state = SequenceState::kWaiting;
-  bool plain = true;  // the only choice, and no log-probabilities of prompt tokens are asked for
-  SampleTask task;    // what is sampled for it, without row and position
+  bool jumps = false;  // forced tokens are taken without being sampled
+  bool plain = true;   // the only choice, and no log-probabilities of prompt tokens are asked for
+  SampleTask task;     // what is sampled for it, without row and position
 
   Rank rank;
   uint64_t queued_at = 0;  // admissions before it began to wait; kept by the policy

@@ -1,6 +1,7 @@
 """Calls of tools through OpenAI's client, streamed and not."""
 import json
 
+import openai
 import pytest
 
 TOOLS = [
@@ -86,3 +87,10 @@ def test_a_conversation_goes_on_with_the_result(client, model):
 def test_none_gives_text(client, model):
     content, found, _ = calls(client, model, False, messages=WEATHER, tool_choice="none", temperature=0)
     assert content and not found
+
+
+def test_an_answer_has_one_grammar(client, model):
+    with pytest.raises(openai.BadRequestError) as caught:
+        calls(client, model, False, messages=WEATHER, tool_choice="required", response_format={"type": "json_object"})
+    assert caught.value.param == "tool_choice" and caught.value.code == "invalid_parameter_combination"
+    assert "'tool_choice' and 'response_format'" in caught.value.message

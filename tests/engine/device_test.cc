@@ -148,6 +148,10 @@ Request question(const Engine& engine, const std::string& text, int max_tokens) 
   return request;
 }
 
+constexpr const char* kSchema =
+    R"({"type": "object", "additionalProperties": false, "required": ["answer", "certainty"], "properties": {
+        "answer": {"type": "string", "maxLength": 12}, "certainty": {"enum": ["certain", "uncertain"]}}})";
+
 // Requests whose tokens the host needs before the next step run together with others.
 std::vector<Request> requests(const Engine& engine, bool plain) {
   std::vector<Request> all;
@@ -161,6 +165,8 @@ std::vector<Request> requests(const Engine& engine, bool plain) {
     if (!plain && i % 6 == 3) r.sampling.repetition_penalty = 1.2;
     if (!plain && i % 6 == 4) r.sampling.prompt_logprobs = 0;
     if (!plain && i % 6 == 5) r.sampling.min_tokens = 3;
+    if (!plain && i % 4 == 2) r.grammar = {.kind = "json_schema_compact", .text = kSchema};
+    if (!plain && i % 4 == 3) r.grammar = {.kind = "regex", .text = "(Finn baked bread|day [0-9]+){1,20}\\."};
     all.push_back(std::move(r));
   }
   return all;
@@ -186,6 +192,9 @@ void expect_same(const EngineOptions& device, bool plain, const std::string& wha
     }
   }
   EXPECT_TRUE(settles(*other, "vllm:kv_cache_usage_perc", 0));
+  if (!plain) {
+    EXPECT_GT(metric(*other, "sluice:forced_tokens"), 20) << "grammars force text while steps are in flight";
+  }
 }
 
 TEST(EngineOnADevice, StepsAheadChangeNothing) {
@@ -204,6 +213,7 @@ TEST(EngineOnADevice, StepsAheadChangeNothing) {
   tight.block_size = 8;
   tight.kv_cache_memory_bytes = 700 * 2048;  // little more than one context: sequences are preempted
   expect_same(tight, true, "preempted");
+  expect_same(tight, false, "mixed and preempted");
 }
 
 // The device also handles bias, penalties, min_tokens and log-probabilities. Alternatives may need the whole row; the

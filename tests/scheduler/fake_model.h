@@ -12,21 +12,19 @@
 #include <set>
 #include <vector>
 
+#include "scheduler/fake_constraint.h"
 #include "scheduler/scheduler.h"
 
 namespace sluice {
-
-inline uint64_t mix(uint64_t a, uint64_t b) {
-  uint64_t x = a * 0x9E3779B97F4A7C15 + b + 0x632BE59BD9B4E019;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31);
-}
 
 inline uint64_t extend_state(uint64_t state, TokenId token) { return mix(state, static_cast<uint64_t>(token)); }
 
 // What the fake sampler samples after a prefix with this state.
 inline TokenId sample_token(uint64_t state, const SampleTask& task, int vocab) {
+  if (task.constraint != nullptr) {
+    const std::vector<TokenId> allowed = allowed_tokens(task, vocab);
+    return allowed[mix(mix(state, task.seed), mix(task.choice, task.position)) % allowed.size()];
+  }
   for (uint64_t attempt = 0;; ++attempt) {
     const uint64_t bits = mix(mix(mix(state, task.seed), mix(task.choice, task.position)), attempt);
     const auto token = static_cast<TokenId>(bits % vocab);
@@ -50,6 +48,12 @@ class FakeModel {
   // `before`: the results of the step before, which may not be committed yet.
   std::vector<SampleResult> run(const ScheduledBatch& step, const BlockPool& pool,
                                 const std::vector<SampleResult>& before = {}) {
+    return sample(step, forward(step, pool, before));
+  }
+
+  // The model's states after each of the step's tokens.
+  std::vector<uint64_t> forward(const ScheduledBatch& step, const BlockPool& pool,
+                                const std::vector<SampleResult>& before) {
     Batch batch = step.batch;
     check_shape(batch);
     for (size_t row = 0; row < batch.from_sample.size(); ++row) {
@@ -64,7 +68,24 @@ class FakeModel {
     for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
       store(batch, group, step, pool, written, states);
     }
-    return sample(step, states);
+    return states;
+  }
+
+  // Constraints are asked for masks, so that the step before must be committed.
+  std::vector<SampleResult> sample(const ScheduledBatch& step, const std::vector<uint64_t>& states) const {
+    std::vector<SampleResult> results(step.tasks.size());
+    std::set<int> rows;
+    for (size_t i = 0; i < step.tasks.size(); ++i) {
+      const SampleTask& task = step.tasks[i];
+      rows.insert(task.row);
+      const uint64_t state = states[step.batch.sample_rows[task.row]];
+      results[i].token = task.target >= 0 ? task.target : sample_token(state, task, vocab_);
+      if (task.logprobs >= 0) {
+        results[i].logprobs.token = {results[i].token, score_of(state, results[i].token), 1};
+      }
+    }
+    EXPECT_EQ(rows.size(), step.batch.sample_rows.size()) << "a row whose logits nobody reads";
+    return results;
   }
 
  private:
@@ -149,22 +170,6 @@ class FakeModel {
       ASSERT_EQ(cache_[table[position / block_size_] * block_size_ + position % block_size_], cached(group, state))
           << "group " << group << ", position " << position;
     }
-  }
-
-  std::vector<SampleResult> sample(const ScheduledBatch& step, const std::vector<uint64_t>& states) const {
-    std::vector<SampleResult> results(step.tasks.size());
-    std::set<int> rows;
-    for (size_t i = 0; i < step.tasks.size(); ++i) {
-      const SampleTask& task = step.tasks[i];
-      rows.insert(task.row);
-      const uint64_t state = states[step.batch.sample_rows[task.row]];
-      results[i].token = task.target >= 0 ? task.target : sample_token(state, task, vocab_);
-      if (task.logprobs >= 0) {
-        results[i].logprobs.token = {results[i].token, score_of(state, results[i].token), 1};
-      }
-    }
-    EXPECT_EQ(rows.size(), step.batch.sample_rows.size()) << "a row whose logits nobody reads";
-    return results;
   }
 
   int block_size_, vocab_;

@@ -28,6 +28,7 @@ struct Tracked {
   Request request;
   uint64_t arrival = 0;
   uint64_t seed = 0;
+  std::optional<FakeConstraint> constraint{};  // at the start
   bool admitted = false;
   bool aborted = false;  // cancelled, or past its deadline
   int overtaken = 0;     // admissions of later requests while it waited
@@ -147,7 +148,8 @@ class Simulation {
     t.seed = request.sampling.seed ? *request.sampling.seed : derive_seed(options_.seed, t.arrival);
     t.outputs.resize(request.n);
     t.ended.resize(request.n);
-    scheduler_.add(next_id_++, std::move(request));
+    if (chance(30)) t.constraint.emplace(random_(), vocab_);
+    scheduler_.add(next_id_++, std::move(request), t.constraint ? t.constraint->copy() : nullptr);
   }
 
   void cancel_something() {
@@ -177,10 +179,12 @@ class Simulation {
     check_new(step);
     if (step.batch.empty()) return commit_in_flight();
     if (chance(cancel_chance_)) cancel_something();  // while the step is in flight
-    std::vector<SampleResult> results =
-        model_.run(step, scheduler_.block_pool(), in_flight_ ? in_flight_->second : std::vector<SampleResult>());
+    const std::vector<uint64_t> states =
+        model_.forward(step, scheduler_.block_pool(), in_flight_ ? in_flight_->second : std::vector<SampleResult>());
     overlapped += in_flight_ && !step.batch.from_sample.empty();
     commit_in_flight();
+    std::vector<SampleResult> results = model_.sample(step, states);
+    for (const auto& part : step.parts) dropped += part.samples > 0 && step.number <= part.sequence->dropped_until;
     check_penalty_counts(step);
     if (chance(cancel_chance_)) cancel_something();
     in_flight_.emplace(std::move(step), std::move(results));
@@ -269,7 +273,9 @@ class Simulation {
   Expected expected(const Tracked& t, int index) const {
     const SamplingParams& sampling = t.request.sampling;
     std::vector<TokenId> ends = sampling.stop_token_ids;
-    if (!sampling.ignore_eos) ends.insert(ends.end(), options_.eos_token_ids.begin(), options_.eos_token_ids.end());
+    std::optional<FakeConstraint> constraint = t.constraint;
+    const bool eos_ends = !sampling.ignore_eos || constraint;
+    if (eos_ends) ends.insert(ends.end(), options_.eos_token_ids.begin(), options_.eos_token_ids.end());
     Expected e;
     uint64_t state = 0;
     for (const TokenId token : t.request.prompt) {
@@ -280,15 +286,26 @@ class Simulation {
     const int limit = std::min(room, sampling.max_tokens.value_or(room));
     for (;;) {
       const int position = static_cast<int>(e.tokens.size());
-      const SampleTask task{
-          .params = &sampling, .end_tokens = ends, .seed = t.seed, .choice = index, .position = position};
+      const SampleTask task{.params = &sampling,
+                            .end_tokens = ends,
+                            .constraint = constraint ? &*constraint : nullptr,
+                            .seed = t.seed,
+                            .choice = index,
+                            .position = position};
       const TokenId token = sample_token(state, task, vocab_);
       state = extend_state(state, token);
       e.tokens.push_back(token);
-      if (position >= sampling.min_tokens && std::ranges::find(ends, token) != ends.end()) {
+      if (constraint) {
+        EXPECT_TRUE(constraint->accept(token));
+      }
+      if ((position >= sampling.min_tokens || constraint) && std::ranges::find(ends, token) != ends.end()) {
         e.finish.reason = FinishReason::kStop;
-        const bool eos = !sampling.ignore_eos && !options_.eos_token_ids.empty() && token == 0;
+        const bool eos = eos_ends && !options_.eos_token_ids.empty() && token == 0;
         if (!eos) e.finish.stop_token = token;
+        return e;
+      }
+      if (constraint && constraint->ended()) {
+        e.finish.reason = FinishReason::kStop;
         return e;
       }
       if (position + 1 == limit) {
@@ -464,6 +481,7 @@ class Simulation {
     preemptions += scheduler_.stats().preemptions;
     hits += scheduler_.block_pool().stats().hit_tokens;
     steps += scheduler_.stats().steps;
+    forced += scheduler_.stats().forced_tokens;
   }
 
   std::mt19937_64 random_;
@@ -485,6 +503,7 @@ class Simulation {
  public:
   // Over all runs: they must be worth something.
   static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0, accepted = 0, rejected = 0;
+  static inline uint64_t forced = 0, dropped = 0;
 };
 
 TEST(Simulation, InvariantsHold) {
@@ -503,15 +522,18 @@ TEST(Simulation, InvariantsHold) {
   RecordProperty("seeds", static_cast<int>(seed - 1));
   std::printf(
       "%d seeds, %d steps, %d of them ahead, %d preemptions, %d cached tokens, %d drafted tokens accepted, "
-      "%d rejected\n",
+      "%d rejected, %d forced tokens, %d samples dropped for them\n",
       static_cast<int>(seed - 1), static_cast<int>(Simulation::steps), static_cast<int>(Simulation::overlapped),
       static_cast<int>(Simulation::preemptions), static_cast<int>(Simulation::hits),
-      static_cast<int>(Simulation::accepted), static_cast<int>(Simulation::rejected));
+      static_cast<int>(Simulation::accepted), static_cast<int>(Simulation::rejected),
+      static_cast<int>(Simulation::forced), static_cast<int>(Simulation::dropped));
   EXPECT_GT(Simulation::preemptions, 500u);
   EXPECT_GT(Simulation::hits, 500u);
   EXPECT_GT(Simulation::overlapped, 500u);
   EXPECT_GT(Simulation::accepted, 500u);
   EXPECT_GT(Simulation::rejected, 500u);
+  EXPECT_GT(Simulation::forced, 500u);
+  EXPECT_GT(Simulation::dropped, 100u);
 }
 
 }  // namespace

@@ -1,0 +1,277 @@
+// Every pair of features on the demo model. The answer must be in its grammar, and equal to the one that the same
+// request gets alone on an engine without prefix cache, preemption or small chunks. docs/features.md has the table of
+// pairs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "chat/tool_syntax.h"
+#include "engine/collect.h"
+#include "grammar/source.h"
+
+namespace sluice {
+namespace {
+
+using namespace testing;  // engine/collect.h
+
+// What an engine, or the way a request is run on it, may have.
+enum Place : unsigned { kAlone = 0, kReuse = 1, kPreempt = 2, kChunks = 4, kJump = 8, kCancel = 16 };
+
+constexpr const char* kSchema =
+    R"({"type": "object", "additionalProperties": false, "required": ["city", "kind", "visits"], "properties": {
+        "city": {"type": "string", "maxLength": 9}, "kind": {"enum": ["capital", "village"]},
+        "visits": {"type": "integer", "minimum": 0, "maximum": 9999}}})";
+constexpr const char* kTools =
+    R"([{"type": "function", "function": {"name": "find_city", "parameters": {"type": "object",
+        "additionalProperties": false, "required": ["city_name"],
+        "properties": {"city_name": {"type": "string", "maxLength": 9}}}}}])";
+
+struct Feature {
+  const char* name;
+  unsigned place = kAlone;
+  void (*apply)(Request& request) = [](Request&) {};
+};
+
+void demand_call(Request& request) {
+  request.tool_syntax = "hermes";
+  request.tools = kTools;
+  const CallGrammar calls{.functions = tool_functions(parse_json(kTools)), .required = true, .parallel = false};
+  request.grammar = {.kind = "tool_calls", .text = tool_calls_grammar("hermes", calls)};
+}
+
+const Feature kFeatures[] = {
+    {"grammar", kAlone, [](Request& r) { r.grammar = {.kind = "json_schema", .text = kSchema}; }},
+    {"tool_call", kAlone, demand_call},
+    {"prefix_reuse", kReuse},
+    {"preemption", kPreempt},
+    {"n", kAlone, [](Request& r) { r.n = 3; }},
+    {"penalties", kAlone, [](Request& r) { r.sampling.presence_penalty = 0.8, r.sampling.repetition_penalty = 1.2; }},
+    {"logprobs", kAlone, [](Request& r) { r.sampling.logprobs = 2, r.sampling.prompt_logprobs = 1; }},
+    {"chunked_prefill", kChunks},
+    {"stop", kAlone,
+     [](Request& r) {
+       r.sampling.stop = std::vector<std::string>{"i", "or"};
+     }},
+    {"cancel", kCancel},
+    {"min_tokens", kAlone, [](Request& r) { r.sampling.min_tokens = 12; }},
+    {"seed", kAlone, [](Request& r) { r.sampling.temperature = 0.9, r.sampling.seed = 7; }},
+    {"logit_bias", kAlone,
+     [](Request& r) {
+       r.sampling.logit_bias = {{260, 4.0f}, {300, -100.0f}};
+     }},
+    {"jump_ahead", kJump},
+};
+
+// Engines by what they have.
+Engine& engine_for(unsigned place) {
+  static std::map<unsigned, std::unique_ptr<Engine>> engines;
+  std::unique_ptr<Engine>& engine = engines[place & ~kCancel];
+  if (engine) return *engine;
+  EngineOptions o;
+  o.model = demo_model();
+  o.threads = 2;
+  o.deterministic = true;
+  o.max_model_len = 256;
+  o.kv_cache_memory_bytes = int64_t{16} << 20;
+  o.enable_prefix_caching = (place & kReuse) != 0;
+  o.jump_ahead = (place & kJump) != 0;
+  if ((place & kChunks) != 0) o.max_num_batched_tokens = 8;
+  if ((place & kPreempt) != 0) o.kv_cache_memory_bytes = 640 * 2048;  // 640 tokens
+  engine = Engine::load(o);
+  return *engine;
+}
+
+Request base_request(const Engine& engine) {
+  Request request;
+  request.prompt =
+      engine.tokenize(engine.render_chat(ChatPrompt::user("Tell me about the city that you like most.")), false);
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = 48;
+  return request;
+}
+
+// Whether a text is in the grammar, or begins one that is.
+bool in_grammar(const GrammarSpec& spec, const std::string& text, bool whole) {
+  grammar::Budget budget;
+  const auto compiled = grammar::compile(
+      spec.kind, spec.text, {.budget = budget, .special = [](std::string_view name) {
+                               return engine_for(kAlone).tokenize(name, false).size() == 1
+                                          ? std::optional<TokenId>(engine_for(kAlone).tokenize(name, false)[0])
+                                          : std::nullopt;
+                             }});
+  const std::string none;
+  const auto vocabulary =
+      std::make_shared<const grammar::Vocabulary>(std::span(&none, 1), grammar::Vocabulary::Options{.width = 1});
+  grammar::Matcher matcher(compiled, vocabulary);
+  return matcher.accept(text) && (!whole || matcher.complete());
+}
+
+// The text of an answer as the model wrote it, without its end token.
+std::string written(const Engine& engine, const Choice& choice) {
+  std::vector<TokenId> tokens = choice.tokens;
+  if (choice.finish->end_token) tokens.pop_back();
+  return engine.detokenize(tokens, false);
+}
+
+void expect_same(const std::vector<Choice>& actual, const std::vector<Choice>& alone) {
+  ASSERT_EQ(actual.size(), alone.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_EQ(actual[i].text, alone[i].text);
+    EXPECT_EQ(actual[i].tokens, alone[i].tokens);
+    EXPECT_EQ(actual[i].finish->reason, alone[i].finish->reason);
+    EXPECT_EQ(actual[i].finish->stop_string, alone[i].finish->stop_string);
+    EXPECT_EQ(actual[i].usage.completion_tokens, alone[i].usage.completion_tokens);
+    ASSERT_EQ(actual[i].logprobs.size(), alone[i].logprobs.size());
+    for (size_t t = 0; t < actual[i].logprobs.size(); ++t) {
+      EXPECT_EQ(actual[i].logprobs[t].token.logprob, alone[i].logprobs[t].token.logprob);
+      EXPECT_EQ(actual[i].logprobs[t].token.rank, alone[i].logprobs[t].token.rank);
+    }
+    EXPECT_EQ(actual[i].prompt_logprobs.size(), alone[i].prompt_logprobs.size());
+  }
+}
+
+void expect_valid(const Request& request, const Engine& engine, const std::vector<Choice>& choices, bool may_abort) {
+  for (const Choice& choice : choices) {
+    ASSERT_TRUE(choice.finish);
+    const FinishReason reason = choice.finish->reason;
+    EXPECT_NE(reason, FinishReason::kError) << choice.finish->message;
+    EXPECT_TRUE(may_abort || reason != FinishReason::kAbort);
+    EXPECT_EQ(choice.usage.completion_tokens, static_cast<int>(choice.tokens.size()));
+    EXPECT_LE(choice.usage.completion_tokens, *request.sampling.max_tokens);
+    if (request.sampling.logprobs) {
+      ASSERT_EQ(choice.logprobs.size(), choice.tokens.size());
+      for (size_t t = 0; t < choice.tokens.size(); ++t) EXPECT_EQ(choice.logprobs[t].token.id, choice.tokens[t]);
+    }
+    if (!request.grammar) continue;
+    const bool whole = reason == FinishReason::kStop && choice.finish->stop_string.empty();
+    EXPECT_TRUE(in_grammar(*request.grammar, written(engine, choice), whole)) << written(engine, choice);
+  }
+}
+
+// Runs a request among others that take the cache's blocks from it, as far as the place has this.
+std::vector<Choice> run_in(unsigned place, const Request& request) {
+  Engine& engine = engine_for(place);
+  if ((place & kReuse) != 0) run_alone(engine, request);
+  Collector collector(engine);
+  const double before = metric(engine, "vllm:num_preemptions");
+  if ((place & kPreempt) != 0) {
+    for (int i = 0; i < 12; ++i) {  // they come first, and need more than there is before this request ends
+      Request other = base_request(engine);
+      other.prompt.resize(20 + static_cast<size_t>(i));
+      other.sampling.ignore_eos = true;
+      other.sampling.max_tokens = 80;
+      collector.submit(std::move(other));
+    }
+  }
+  const size_t at = collector.submit(request);
+  if ((place & kCancel) != 0) {
+    collector.wait_tokens(at, 3);
+    engine.cancel(collector.id(at));
+  }
+  const std::vector<Choice> answer = collector.answer(at);
+  collector.wait();
+  if ((place & kPreempt) != 0) {
+    EXPECT_GT(metric(engine, "vllm:num_preemptions"), before);
+  }
+  if ((place & kReuse) != 0 && !request.sampling.prompt_logprobs) {
+    EXPECT_GT(answer[0].usage.cached_tokens, 0);
+  }
+  return answer;
+}
+
+class FeaturePairs : public ::testing::TestWithParam<std::pair<size_t, size_t>> {};
+
+TEST_P(FeaturePairs, WorkTogether) {
+  const auto [first, second] = GetParam();
+  const Feature& a = kFeatures[first];
+  const Feature& b = kFeatures[second];
+  const unsigned place = a.place | b.place;
+  Request request = base_request(engine_for(kAlone));
+  a.apply(request);
+  b.apply(request);
+  const std::vector<Choice> actual = run_in(place, request);
+  expect_valid(request, engine_for(place), actual, (place & kCancel) != 0);
+  // A cancelled answer ends at any token. With jumps the tokens of forced text may be others.
+  const std::vector<Choice> alone = run_in(place & kJump, request);
+  if ((place & kCancel) == 0) return expect_same(actual, alone);
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_LE(actual[i].tokens.size(), alone[i].tokens.size());
+    EXPECT_TRUE(std::equal(actual[i].tokens.begin(), actual[i].tokens.end(), alone[i].tokens.begin()));
+  }
+}
+
+constexpr size_t kCount = std::size(kFeatures);
+
+// A schema and demanded calls are refused together (tests/server/bad_requests_test.cc).
+std::vector<std::pair<size_t, size_t>> pairs() {
+  std::vector<std::pair<size_t, size_t>> all;
+  for (size_t a = 0; a < kCount; ++a) {
+    for (size_t b = a + 1; b < kCount; ++b) {
+      if (b > 1) all.emplace_back(a, b);
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FeaturePairs, ::testing::ValuesIn(pairs()), [](const auto& info) {
+  return std::string(kFeatures[info.param.first].name) + "_and_" + kFeatures[info.param.second].name;
+});
+
+// Jumps together with a grammar and each of the others: the pairs above have no forced text.
+class JumpsWithGrammar : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(JumpsWithGrammar, TheAnswerIsThatOfTheRequestAlone) {
+  const Feature& feature = kFeatures[GetParam()];
+  for (const Feature& grammar : {kFeatures[0], kFeatures[1]}) {
+    Request request = base_request(engine_for(kJump));
+    feature.apply(request);
+    grammar.apply(request);
+    const unsigned place = feature.place | kJump;
+    const std::vector<Choice> actual = run_in(place, request), alone = run_in(kJump, request);
+    expect_valid(request, engine_for(place), actual, (place & kCancel) != 0);
+    if ((place & kCancel) == 0) expect_same(actual, alone);
+    // Requests that look at tokens have no jumps.
+    if (request.sampling.logprobs || !request.sampling.logit_bias.empty()) {
+      expect_same(alone, run_in(kAlone, request));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, JumpsWithGrammar, ::testing::Range(size_t{2}, kCount),
+                         [](const auto& info) { return std::string(kFeatures[info.param].name); });
+
+// Every key is forced from its first token that no other key has. Without whitespace the text around it is, too.
+TEST(JumpAhead, SavesSteps) {
+  const auto forced_tokens = [](Engine& engine, const Request& request, Choice& answer) {
+    const double before = metric(engine, "sluice:forced_tokens");
+    answer = run_alone(engine, request);
+    return static_cast<size_t>(metric(engine, "sluice:forced_tokens") - before);
+  };
+  for (const std::string kind : {"json_schema", "json_schema_compact"}) {
+    for (const char* question : {"Tell me about Paris.", "Name a village.", "Who are you?"}) {
+      Engine& engine = engine_for(kJump);
+      Request request = base_request(engine);
+      request.prompt = engine.tokenize(engine.render_chat(ChatPrompt::user(question)), false);
+      request.grammar = {.kind = kind, .text = kSchema};
+      request.sampling.max_tokens = 100;
+      Choice with, without;
+      const size_t forced = forced_tokens(engine, request, with);
+      EXPECT_EQ(forced_tokens(engine_for(kAlone), request, without), 0u);
+      EXPECT_GT(forced, kind == "json_schema" ? 2 : with.tokens.size() / 4);
+      EXPECT_LT(with.tokens.size() - forced, without.tokens.size());
+      std::printf("%s, %s\n  %zu steps, %zu tokens: %s\n  %zu steps without jumps: %s\n", question, kind.c_str(),
+                  with.tokens.size() - forced, with.tokens.size(), with.text.c_str(), without.tokens.size(),
+                  without.text.c_str());
+      expect_valid(request, engine, {with}, false);
+      expect_valid(request, engine, {without}, false);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
