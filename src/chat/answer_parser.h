@@ -2,7 +2,7 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
+#include <string>
 
 #include "chat/output_parser.h"
 #include "chat/reasoning_syntax.h"
@@ -17,6 +17,13 @@ struct AnswerSyntax {
 
   bool plain() const { return tools == nullptr && reasoning == nullptr; }
 };
+
+// The names of all syntaxes, for messages: "hermes, mistral".
+std::string tool_syntax_names();
+std::string reasoning_syntax_names();
+
+// Why syntaxes cannot be used together; empty: they can.
+std::string conflict(const AnswerSyntax& syntax);
 
 // The parser of one choice.
 std::unique_ptr<OutputParser> make_answer_parser(const AnswerSyntax& syntax,

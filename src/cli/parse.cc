@@ -31,12 +31,16 @@ AnswerSyntax syntax_of(const Json& line, const std::string& text) {
   AnswerSyntax syntax;
   if (const std::string* name = text_of(line, "parser")) {
     syntax.tools = tool_syntax(*name);
-    if (syntax.tools == nullptr) fail("'parser': '" + *name + "' is not known");
+    if (syntax.tools == nullptr)
+      fail("'parser': '" + *name + "' is not known (expected one of: " + tool_syntax_names() + ")");
   }
   const std::string* name = text_of(line, "reasoning_parser");
   if (name == nullptr) return syntax;
   syntax.reasoning = reasoning_syntax(*name);
-  if (syntax.reasoning == nullptr) fail("'reasoning_parser': '" + *name + "' is not known");
+  if (syntax.reasoning == nullptr) {
+    fail("'reasoning_parser': '" + *name + "' is not known (expected one of: " + reasoning_syntax_names() + ")");
+  }
+  if (const std::string why = conflict(syntax); !why.empty()) fail("'parser': " + why);
   if (const std::string* prompt = text_of(line, "prompt")) {
     syntax.thought = thought_start(*syntax.reasoning, *prompt);
   } else {
@@ -109,6 +113,14 @@ Json answer(const Json& line) {
   return out.json();
 }
 
+Json answer_or_error(const Json& line) {
+  try {
+    return answer(line);
+  } catch (const Error& e) {
+    return {{"error", e.what()}};
+  }
+}
+
 std::function<int()> declare(CLI::App& app) {
   auto jsonl = std::make_shared<bool>(false);
   app.add_flag("--jsonl", *jsonl,
@@ -116,7 +128,7 @@ std::function<int()> declare(CLI::App& app) {
                "{\"content\", \"reasoning_content\", \"tool_calls\"} or {\"error\"} out");
   return [jsonl] {
     if (!*jsonl) fail("give --jsonl and write answers to standard input");
-    return filter_json_lines(answer);
+    return filter_json_lines(answer_or_error);  // an answer that cannot be read has an answer, too
   };
 }
 

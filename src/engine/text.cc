@@ -18,22 +18,14 @@ const ToolSyntax* tools_of(const std::string& name, const std::optional<ChatTemp
   if (name == "none") return nullptr;
   if (name == "auto") return chat_template ? find_tool_syntax(chat_template->source()) : nullptr;
   if (const ToolSyntax* found = tool_syntax(name)) return found;
-  std::string known;
-  for (const ToolSyntax* syntax : Registry<ToolSyntax>::all()) {
-    known += (known.empty() ? "" : ", ") + std::string(syntax->name);
-  }
-  unknown_parser("tool-call-parser", name, known);
+  unknown_parser("tool-call-parser", name, tool_syntax_names());
 }
 
 const ReasoningSyntax* reasoning_of(const std::string& name, const std::optional<ChatTemplate>& chat_template) {
   if (name == "none") return nullptr;
   if (name == "auto") return chat_template ? find_reasoning_syntax(chat_template->source()) : nullptr;
   if (const ReasoningSyntax* found = reasoning_syntax(name)) return found;
-  std::string known;
-  for (const ReasoningSyntax* syntax : reasoning_syntaxes()) {
-    known += (known.empty() ? "" : ", ") + std::string(syntax->name);
-  }
-  unknown_parser("reasoning-parser", name, known);
+  unknown_parser("reasoning-parser", name, reasoning_syntax_names());
 }
 
 }  // namespace
@@ -56,12 +48,8 @@ AnswerSyntax find_answer_syntax(const EngineOptions& options, const std::optiona
   }
   const AnswerSyntax syntax{.tools = tools_of(options.tool_call_parser, chat_template),
                             .reasoning = reasoning_of(options.reasoning_parser, chat_template)};
-  const bool harmony = syntax.reasoning != nullptr && !syntax.reasoning->tools.empty();
-  if (harmony && syntax.tools != nullptr && tool_syntax(syntax.reasoning->tools) != syntax.tools) {
-    throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("--tool-call-parser {}: thoughts in the syntax {} need --tool-call-parser {}",
-                            syntax.tools->name, syntax.reasoning->name, syntax.reasoning->tools),
-                "tool-call-parser", "invalid_value");
+  if (const std::string why = conflict(syntax); !why.empty()) {
+    throw Error(ErrorCode::kInvalidRequest, "--tool-call-parser: " + why, "tool-call-parser", "invalid_value");
   }
   return syntax;
 }
