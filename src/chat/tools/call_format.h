@@ -90,10 +90,10 @@ grammar::NodeId build_calls(grammar::Builder& builder, const CallFormat& format,
 // The syntax of a format, which is a constant of the file that registers it.
 template <const CallFormat& format>
 ToolSyntax call_syntax(std::string_view name, bool (*in_template)(std::string_view),
-                       std::vector<std::string_view> aliases = {}) {
+                       std::initializer_list<std::string_view> aliases = {}) {
   return {
       .name = name,
-      .aliases = std::move(aliases),
+      .aliases = aliases,
       .in_template = in_template,
       .parser =
           [](std::shared_ptr<const ToolFunctions> functions) { return make_call_parser(format, std::move(functions)); },
