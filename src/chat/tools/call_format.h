@@ -64,10 +64,9 @@ class CallBody {
 };
 
 struct CallFormat {
-  // Marks. The first of a list is what the grammar writes (maybe ""); the parser takes each. An empty list: there is no
-  // mark.
-  // White space around a mark is written by the grammar and not needed by the parser. A mark, or parts of it, may be
-  // special tokens of the vocabulary or ordinary text; the grammar allows both.
+  // Marks. The first of a list is what the grammar writes, and may be empty; the parser takes each. Without a list
+  // there is no mark. White space around a mark is written by the grammar and not needed by the parser. A mark, or a
+  // part of it, may be special tokens of the vocabulary or ordinary text; the grammar allows both.
   std::vector<std::string> section_begin{}, section_end{};
   std::vector<std::string> call_begin{}, call_end{};
   std::string separator{};  // between calls of a section; its trimmed text may also be missing
