@@ -180,6 +180,7 @@ Json arguments_schema(const ToolFunction& function) {
 NodeId build_mark(Builder& builder, std::string_view mark, const CompileContext& context) {
   const std::vector<Piece> pieces = pieces_of(mark, context);
   std::vector<NodeId> nodes;
+  nodes.reserve(pieces.size());
   for (const Piece& piece : pieces) nodes.push_back(node_of(builder, piece));
   const bool special = std::ranges::any_of(pieces, [](const Piece& piece) { return piece.token.has_value(); });
   const NodeId alternatives[] = {builder.literal(mark), special ? builder.sequence(nodes) : builder.nothing()};

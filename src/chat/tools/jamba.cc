@@ -10,9 +10,8 @@ const CallFormat format{.section_begin = {"<tool_calls>"},
                         .list = true,
                         .body = json_body()};
 
-// MiniMax has the same tags, without a list.
 bool in_template(std::string_view source) {
-  return has_texts(source, {"<tool_calls>", "arguments"}, {"<beginning_of_sentence>"});
+  return has_texts(source, {"<tool_calls>", "arguments"}, {"<beginning_of_sentence>"});  // MiniMax-M1
 }
 
 const ToolSyntax syntax = call_syntax<format>("jamba", in_template, {"hunyuan_a13b", "hunyuan"});

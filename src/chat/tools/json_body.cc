@@ -19,7 +19,7 @@ std::string arguments_of(std::string_view value) {
   if (value == "null" || value == "\"\"") return "{}";
   if (!value.starts_with('"')) return std::string(value);
   try {
-    const std::string inner = parse_json(value).get<std::string>();
+    std::string inner = parse_json(value).get<std::string>();
     if (parse_json(inner).is_object()) return inner;
   } catch (const Error&) {
   }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "chat/tools/testing.h"
 
@@ -247,6 +248,14 @@ TEST(JsonSyntaxes, GrammarsForbidOtherFunctionsAfterText) {
       }
     }
     EXPECT_TRUE(accepts(syntax.name, calls, "Hello {} [] <b>\n", syntax.special));
+  }
+}
+
+TEST(JsonSyntaxes, NamesAreUnique) {
+  std::set<std::string_view> names;
+  for (const ToolSyntax* syntax : Registry<ToolSyntax>::all()) {
+    EXPECT_TRUE(names.insert(syntax->name).second) << syntax->name;
+    for (const std::string_view alias : syntax->aliases) EXPECT_TRUE(names.insert(alias).second) << alias;
   }
 }
 
