@@ -64,14 +64,15 @@ class CallBody {
 };
 
 struct CallFormat {
-  // Marks. The first of a list is what the grammar writes; the parser takes each. An empty list: there is no mark.
-  // White space around a mark is written by the grammar and not needed by the parser. A mark, or parts of it, may be
-  // special tokens of the vocabulary or ordinary text; the grammar allows both.
+  // Marks. The first of a list is what the grammar writes, and may be empty; the parser takes each. Without a list
+  // there is no mark. White space around a mark is written by the grammar and not needed by the parser. A mark, or a
+  // part of it, may be special tokens of the vocabulary or ordinary text; the grammar allows both.
   std::vector<std::string> section_begin{}, section_end{};
   std::vector<std::string> call_begin{}, call_end{};
   std::string separator{};  // between calls of a section; its trimmed text may also be missing
   // The calls of a section are a JSON array. The parser also takes a single call without brackets.
   bool list = false;
+  std::string list_begin = "[", list_end = "]";  // what the grammar writes: the brackets, with white space
   // Not empty: an answer may begin with calls without section_begin, and the grammar writes them so. The first visible
   // character of the answer must then be one of these, or else the answer begins with text.
   std::string_view bare{};
@@ -88,10 +89,10 @@ grammar::NodeId build_calls(grammar::Builder& builder, const CallFormat& format,
 // The syntax of a format, which is a constant of the file that registers it.
 template <const CallFormat& format>
 ToolSyntax call_syntax(std::string_view name, bool (*in_template)(std::string_view),
-                       std::vector<std::string_view> aliases = {}) {
+                       std::initializer_list<std::string_view> aliases = {}) {
   return {
       .name = name,
-      .aliases = std::move(aliases),
+      .aliases = aliases,
       .in_template = in_template,
       .parser =
           [](std::shared_ptr<const ToolFunctions> functions) { return make_call_parser(format, std::move(functions)); },
@@ -119,7 +120,7 @@ Json arguments_schema(const ToolFunction& function);
 struct JsonCallKeys {
   std::string name = "name";  // empty: {"f": {...}}, the key is the name
   std::string arguments = "arguments";
-  std::string index{};  // key of the call's number, which the grammar writes first; empty: none
+  std::string id{};  // key of the call's id, which the grammar writes first as a number; empty: none
 };
 std::shared_ptr<const CallBody> json_body(JsonCallKeys keys = {});
 

@@ -100,7 +100,7 @@ class Calls {
   // What comes behind section_begin.
   NodeId section() {
     const NodeId all = calls(mark_of_call());
-    const NodeId inner = format_.list ? join({b_.literal("["), all, b_.literal("]")}) : all;
+    const NodeId inner = format_.list ? join({b_.literal(format_.list_begin), all, b_.literal(format_.list_end)}) : all;
     return join({inner, mark(format_.section_end)});
   }
 
@@ -180,6 +180,7 @@ Json arguments_schema(const ToolFunction& function) {
 NodeId build_mark(Builder& builder, std::string_view mark, const CompileContext& context) {
   const std::vector<Piece> pieces = pieces_of(mark, context);
   std::vector<NodeId> nodes;
+  nodes.reserve(pieces.size());
   for (const Piece& piece : pieces) nodes.push_back(node_of(builder, piece));
   const bool special = std::ranges::any_of(pieces, [](const Piece& piece) { return piece.token.has_value(); });
   const NodeId alternatives[] = {builder.literal(mark), special ? builder.sequence(nodes) : builder.nothing()};

@@ -1,17 +1,19 @@
 // Command R7B and A: <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {...}}]<|END_ACTION|>. A
-// text is in <|START_RESPONSE|> or <|START_TEXT|>. The ids count from 0 in each answer, so they are not those of the
-// calls.
+// text is in <|START_RESPONSE|> or <|START_TEXT|>. The ids count from 0 in each answer.
 #include "chat/tools/call_format.h"
 
 namespace sluice {
 namespace {
 
-const CallFormat format{.section_begin = {"<|START_ACTION|>[\n    "},
-                        .section_end = {"\n]<|END_ACTION|>"},
+const CallFormat format{.section_begin = {"<|START_ACTION|>"},
+                        .section_end = {"<|END_ACTION|>"},
                         .separator = ",\n    ",
+                        .list = true,
+                        .list_begin = "[\n    ",
+                        .list_end = "\n]",
                         .ignored = {"<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"},
                         .text_after = false,
-                        .body = json_body({.name = "tool_name", .arguments = "parameters", .index = "tool_call_id"})};
+                        .body = json_body({.name = "tool_name", .arguments = "parameters", .id = "tool_call_id"})};
 
 bool in_template(std::string_view source) { return has_texts(source, {"<|START_ACTION|>"}); }
 

@@ -19,7 +19,7 @@ std::string arguments_of(std::string_view value) {
   if (value == "null" || value == "\"\"") return "{}";
   if (!value.starts_with('"')) return std::string(value);
   try {
-    const std::string inner = parse_json(value).get<std::string>();
+    std::string inner = parse_json(value).get<std::string>();
     if (parse_json(inner).is_object()) return inner;
   } catch (const Error&) {
   }
@@ -134,6 +134,9 @@ class JsonBodyReader final : public BodyReader {
         const Json name = parse_json(text);
         if (!name.is_string() || name.get_ref<const std::string&>().empty()) return fail();
         name_ = name.get<std::string>();
+      } else if (!keys_.id.empty() && key_ == keys_.id) {
+        const Json id = parse_json(text);
+        id_ = id.is_string() ? id.get<std::string>() : dump_json(id);
       } else if (is_arguments() && arguments_.empty()) {
         arguments_ = arguments_of(text);
       }
@@ -165,7 +168,7 @@ class JsonBodyReader final : public BodyReader {
   bool is_arguments() const { return key_ == keys_.arguments || key_ == "arguments" || key_ == "parameters"; }
   void begin(CallSink& sink) {
     begun_ = true;
-    sink.begin(name_, {});
+    sink.begin(name_, id_);
   }
   // What follows arguments without being JSON is not a part of the call.
   void fail() { state_ = begun_ ? State::kDone : State::kOther; }
@@ -178,7 +181,7 @@ class JsonBodyReader final : public BodyReader {
   bool in_key_ = false;
   JsonScanner scanner_;
   int depth_ = 0;  // braces around the members
-  std::string key_, name_, arguments_;
+  std::string key_, name_, id_, arguments_;
   bool begun_ = false;
   ArgumentsStream stream_;
 };
@@ -195,9 +198,9 @@ class JsonBody final : public CallBody {
                         const grammar::CompileContext& context) const override {
     const auto text = [](const std::string& s) { return dump_json(Json(s)); };
     std::vector<grammar::NodeId> parts = {b.literal("{")};
-    if (!keys_.index.empty()) {
+    if (!keys_.id.empty()) {
       const auto digits = grammar::parse_regex("[0-9]{1,3}", grammar::RegexSyntax::kEcma, true, context.budget);
-      parts.insert(parts.end(), {b.literal(text(keys_.index) + ": \""), b.regular(digits), b.literal("\", ")});
+      parts.insert(parts.end(), {b.literal(text(keys_.id) + ": \""), b.regular(digits), b.literal("\", ")});
     }
     if (keys_.name.empty()) {
       parts.push_back(b.literal(text(function.name) + ": "));

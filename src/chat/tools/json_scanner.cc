@@ -42,7 +42,8 @@ JsonScanner::Result JsonScanner::value(char c) {
     state_ = State::kNumber;
   } else if (c == 't' || c == 'f' || c == 'n') {
     state_ = State::kLiteral;
-    literal_ = c == 't' ? "rue" : c == 'f' ? "alse" : "ull";
+    literal_ = c == 't' ? "true" : c == 'f' ? "false" : "null";
+    literal_.remove_prefix(1);
   } else if (c == ']' && !open_.empty() && open_.back() == '[') {
     return close(c);
   } else {

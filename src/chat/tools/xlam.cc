@@ -1,14 +1,14 @@
-// xLAM: the answer is [{"name": "f", "arguments": {...}}].
+// xLAM: the answer is [{"name": "f", "arguments": {...}}]. Behind a text, the list is marked in one of several ways.
 #include "chat/tools/call_format.h"
 
 namespace sluice {
 namespace {
 
-const CallFormat format{.section_begin = {"[TOOL_CALLS]", "<tool_call>"},
+const CallFormat format{.section_begin = {"[TOOL_CALLS]", "<tool_call>", "```json"},
+                        .section_end = {"", "</tool_call>", "```"},
                         .separator = ", ",
                         .list = true,
                         .bare = "[",
-                        .ignored = {"</tool_call>"},
                         .text_after = false,
                         .body = json_body()};
 

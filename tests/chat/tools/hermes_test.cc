@@ -79,6 +79,13 @@ TEST(Hermes, AnswersOfTheGrammarAreParsed) {
   expect_round_trip("hermes", {.special = {"<tool_call>", "</tool_call>"}});
 }
 
+TEST(Hermes, WhatTheGrammarAllowsIsSound) {
+  std::vector<std::string> texts;
+  for (const Answer& answer : kAnswers) texts.push_back(answer.text);
+  expect_sound("hermes", texts);
+  expect_sound("hermes", texts, {"<tool_call>", "</tool_call>"});
+}
+
 TEST(Hermes, ArgumentsAreObjects) {
   const auto accepts = [](const Json& parameters, const std::string& arguments) {
     const CallGrammar calls{.functions = {{.name = "f", .parameters = parameters}}, .required = true};

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "chat/tools/testing.h"
 
@@ -128,7 +129,9 @@ const std::vector<Syntax> kSyntaxes = {
      {"<|START_ACTION|>", "<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"},
      {{"<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"a\": [1, \"]}\"]}},\n"
        "    {\"tool_call_id\": \"1\", \"tool_name\": \"g\", \"parameters\": {}}\n]<|END_ACTION|>",
-       {"", kTwo}},
+       {"", {{"f", R"({"a": [1, "]}"]})", "0"}, {"g", "{}", "1"}}}},
+      {"<|START_ACTION|>\n[\n    {\"tool_call_id\": 3, \"tool_name\": \"g\", \"parameters\": {}}\n]\n<|END_ACTION|>",
+       {"", {{"g", "{}", "3"}}}},
       {"<|START_RESPONSE|>Hello.\n<|END_RESPONSE|>", {"Hello.\n", {}}},
       {"<|START_ACTION|>[]<|END_ACTION|>", {"<|START_ACTION|>[]<|END_ACTION|>", {}}}}},
     {"functionary_v3.1",
@@ -141,6 +144,8 @@ const std::vector<Syntax> kSyntaxes = {
      {{R"([{"name": "f", "arguments": {"a": [1, "]}"]}}, {"name": "g", "arguments": {}}])", {"", kTwo}},
       {R"(<tool_call>[{"name": "g", "arguments": {}}]</tool_call>)", {"", {{"g", "{}"}}}},
       {R"(I do. [TOOL_CALLS][{"name": "g", "arguments": {}}])", {"I do.", {{"g", "{}"}}}},
+      {"I do.\n```json\n[{\"name\": \"g\", \"arguments\": {}}]\n```", {"I do.", {{"g", "{}"}}}},
+      {"So: ```json\n[1]\n```\n", {"So: ```json\n[1]\n```\n", {}}},
       {"[1, 2]", {"[1, 2]", {}}},
       {"[{\"name\": \"Paris\"}]", {"[{\"name\": \"Paris\"}]", {}}}}},
     {"gigachat3",
@@ -223,6 +228,15 @@ TEST(JsonSyntaxes, AnswersOfTheGrammarAreParsed) {
   }
 }
 
+TEST(JsonSyntaxes, WhatGrammarsAllowIsSound) {
+  for (const Syntax& syntax : kSyntaxes) {
+    std::vector<std::string> texts;
+    for (const Answer& answer : syntax.answers) texts.push_back(answer.text);
+    expect_sound(syntax.name, texts);
+    if (!syntax.special.empty()) expect_sound(syntax.name, texts, syntax.special);
+  }
+}
+
 TEST(JsonSyntaxes, GrammarsForbidOtherFunctionsAfterText) {
   const CallGrammar calls{.functions = {{.name = "g"}}, .parallel = true};
   for (const Syntax& syntax : kSyntaxes) {
@@ -234,6 +248,14 @@ TEST(JsonSyntaxes, GrammarsForbidOtherFunctionsAfterText) {
       }
     }
     EXPECT_TRUE(accepts(syntax.name, calls, "Hello {} [] <b>\n", syntax.special));
+  }
+}
+
+TEST(JsonSyntaxes, NamesAreUnique) {
+  std::set<std::string_view> names;
+  for (const ToolSyntax* syntax : Registry<ToolSyntax>::all()) {
+    EXPECT_TRUE(names.insert(syntax->name).second) << syntax->name;
+    for (const std::string_view alias : syntax->aliases) EXPECT_TRUE(names.insert(alias).second) << alias;
   }
 }
 

@@ -57,17 +57,19 @@ std::vector<std::string> random_pieces(std::string_view text, std::mt19937& rand
   return pieces;
 }
 
-// Byte tokens 0 .. 255 and the special tokens behind them.
-std::shared_ptr<const grammar::Vocabulary> vocabulary_of(const std::vector<std::string>& special) {
+// Byte tokens 0 .. 255, the special tokens behind them, and further tokens.
+std::shared_ptr<const grammar::Vocabulary> vocabulary_of(const std::vector<std::string>& special,
+                                                         const std::vector<std::string>& further) {
   std::vector<std::string> tokens;
   for (int c = 0; c < 256; ++c) tokens.emplace_back(1, static_cast<char>(c));
   tokens.resize(256 + special.size());
+  tokens.insert(tokens.end(), further.begin(), further.end());
   return std::make_shared<const grammar::Vocabulary>(
       tokens, grammar::Vocabulary::Options{.width = static_cast<int>(tokens.size())});
 }
 
-grammar::Matcher matcher_of(std::string_view syntax, const CallGrammar& calls,
-                            const std::vector<std::string>& special) {
+grammar::Matcher matcher_of(std::string_view syntax, const CallGrammar& calls, const std::vector<std::string>& special,
+                            const std::vector<std::string>& further = {}) {
   grammar::Budget budget;
   const auto find = [&](std::string_view text) -> std::optional<TokenId> {
     const auto it = std::ranges::find(special, text);
@@ -76,7 +78,7 @@ grammar::Matcher matcher_of(std::string_view syntax, const CallGrammar& calls,
   };
   const auto grammar =
       grammar::compile("tool_calls", tool_calls_grammar(syntax, calls), {.budget = budget, .special = find});
-  return {grammar, vocabulary_of(special)};
+  return {grammar, vocabulary_of(special, further)};
 }
 
 Json random_string(std::mt19937& random, bool plain) {
@@ -143,21 +145,25 @@ ToolFunctions random_functions(std::mt19937& random, bool plain_strings, std::ve
   return functions;
 }
 
+// A random token that may come next; negative: none.
+TokenId random_token(const grammar::Matcher& matcher, size_t first, size_t last, std::mt19937& random) {
+  std::vector<uint32_t> words((last + 31) / 32);
+  matcher.fill_mask(words);
+  std::vector<TokenId> allowed;
+  for (size_t id = first; id < last; ++id) {
+    if (words[id / 32] >> id % 32 & 1) allowed.push_back(static_cast<TokenId>(id));
+  }
+  return allowed.empty() ? -1 : allowed[random() % allowed.size()];
+}
+
 // A random text of the grammar.
 std::string walk(grammar::Matcher matcher, const std::vector<std::string>& special, std::mt19937& random) {
   const size_t width = 256 + special.size();
-  std::vector<uint32_t> words((width + 31) / 32);
   std::string text;
   while (text.size() < 20'000) {
     if (matcher.complete() && (matcher.ended() || random() % 2)) return text;
-    matcher.fill_mask(words);
-    std::vector<TokenId> allowed;
-    for (size_t id = 0; id < width; ++id) {
-      if (words[id / 32] >> id % 32 & 1) allowed.push_back(static_cast<TokenId>(id));
-    }
-    if (allowed.empty()) break;
-    const TokenId token = allowed[random() % allowed.size()];
-    if (!matcher.accept(token)) break;
+    const TokenId token = random_token(matcher, 0, width, random);
+    if (token < 0 || !matcher.accept(token)) break;
     if (token < 256) {
       text += static_cast<char>(token);
     } else {
@@ -266,6 +272,43 @@ void expect_round_trip(std::string_view syntax, const RoundTrip& options) {
   }
 }
 
+void expect_sound(std::string_view syntax, const std::vector<std::string>& texts,
+                  const std::vector<std::string>& special) {
+  std::mt19937 random(20260116);
+  size_t found = 0;
+  for (int round = 0; round < 25; ++round) {
+    std::vector<Json> arguments;
+    const ToolFunctions functions = random_functions(random, false, arguments);
+    std::vector<std::string> parts;
+    for (const std::string& text : texts) {
+      const size_t begin = random() % text.size();
+      parts.push_back(text.substr(begin, 1 + random() % (text.size() - begin)));
+      parts.push_back(text.substr(0, begin + 1));
+    }
+    const CallGrammar calls{.functions = functions, .required = false, .parallel = true};
+    grammar::Matcher matcher = matcher_of(syntax, calls, special, parts);
+    const size_t plain = 256 + special.size(), all = plain + parts.size();
+    std::string text;
+    for (int step = 0; step < 3000 && !(step > 20 && matcher.complete()); ++step) {
+      const bool part = random() % 2 == 0;
+      TokenId token = random_token(matcher, part ? 256 : 0, part ? all : 256, random);
+      if (token < 0) token = random_token(matcher, 0, plain, random);
+      if (token < 0 || !matcher.accept(token)) break;
+      const auto id = static_cast<size_t>(token);
+      text += id < 256 ? std::string(1, static_cast<char>(id)) : id < plain ? special[id - 256] : parts[id - plain];
+    }
+    if (!matcher.complete()) continue;
+    SCOPED_TRACE(std::string(syntax) + ": " + dump_json(Json(text)));
+    for (const Call& call : parse(syntax, {text}, functions).calls) {
+      const auto it = std::ranges::find(functions, call.name, &ToolFunction::name);
+      ASSERT_NE(it, functions.end()) << call.name;
+      expect_same_json(call.arguments, arguments[static_cast<size_t>(it - functions.begin())]);
+      ++found;
+    }
+  }
+  EXPECT_GT(found, 0u) << syntax << ": no walk had a call";
+}
+
 void expect_template_calls(std::string_view syntax, const TemplateCalls& test) {
   const char* goldens = std::getenv("SLUICE_GOLDENS");
   if (!goldens) GTEST_SKIP() << "SLUICE_GOLDENS is not set: calls in " << test.file << " were not checked";
@@ -287,13 +330,15 @@ void expect_template_calls(std::string_view syntax, const TemplateCalls& test) {
   Json calls = Json::array();
   for (int i = 0; i < test.calls; ++i) {
     const Call& call = expected[static_cast<size_t>(i)];
+    Json arguments = test.strings ? Json(call.arguments) : parse_json(call.arguments);
     calls.push_back({{"id", "call0000" + std::to_string(i)},
                      {"type", "function"},
-                     {"function", {{"name", call.name}, {"arguments", parse_json(call.arguments)}}}});
+                     {"function", {{"name", call.name}, {"arguments", std::move(arguments)}}}});
   }
+  const Json content = test.strings && test.content.empty() ? Json() : Json(test.content);
   ChatInput input;
   input.messages = {{{"role", "user"}, {"content", "Weather?"}},
-                    {{"role", "assistant"}, {"content", test.content}, {"tool_calls", calls}}};
+                    {{"role", "assistant"}, {"content", content}, {"tool_calls", calls}}};
   input.tools = tools;
   input.add_generation_prompt = false;
   const Json special = {{"bos_token", "<BOS>"}, {"eos_token", "<EOS>"}, {"pad_token", "<PAD>"}, {"unk_token", "<UNK>"}};

@@ -53,6 +53,11 @@ struct RoundTrip {
 };
 void expect_round_trip(std::string_view syntax, const RoundTrip& options = {});
 
+// Walks at random through the grammar of answers with text and calls, by bytes, special tokens and random parts of
+// `texts`. Whatever the parser takes for a call must then be a call that the grammar allows.
+void expect_sound(std::string_view syntax, const std::vector<std::string>& texts,
+                  const std::vector<std::string>& special = {});
+
 // Renders an assistant's message with calls by a template of goldens/chat_template and parses the assistant's part.
 // `begin` and `end` are the texts around that part: the part is what lies behind the last `begin` that `end` follows.
 // Skips the test, with a reason, where the goldens are missing.
@@ -61,6 +66,7 @@ struct TemplateCalls {
   std::string begin, end;  // "<|im_start|>assistant\n", "<|im_end|>"; empty: the end of the text
   int calls = 2;           // of the message
   std::string content{};   // of the message, before the calls
+  bool strings = false;    // arguments are given as strings, and no content as null
 };
 void expect_template_calls(std::string_view syntax, const TemplateCalls& test);
 
