@@ -9,8 +9,6 @@
 namespace sluice {
 namespace {
 
-constexpr int kDeepest = 16;  // schemas within each other, so that references that lead to themselves end
-
 ArgumentTypes type_of(const Json& value) {
   if (value.is_null()) return kNullType;
   if (value.is_boolean()) return kBooleanType;
@@ -40,73 +38,87 @@ const Json* member(const Json& schema, const char* key) {
   return found == schema.end() ? nullptr : &*found;
 }
 
-// What "$ref" means; null if it is not in the document.
-const Json* referred(const Json& root, const Json& schema) {
-  const Json* reference = member(schema, "$ref");
-  if (reference == nullptr || !reference->is_string()) return nullptr;
-  const auto& text = reference->get_ref<const std::string&>();
-  if (!text.starts_with('#')) return nullptr;
-  try {
-    const Json::json_pointer pointer(text.substr(1));
-    return root.contains(pointer) ? &root.at(pointer) : nullptr;
-  } catch (const Json::exception&) {
-    return nullptr;  // no pointer
-  }
-}
+// Finds types in the schema of a function. References may lead anywhere, so that only so much is looked at.
+class TypeFinder {
+ public:
+  explicit TypeFinder(const Json& root) : root_(root) {}
 
-ArgumentTypes types_of(const Json& root, const Json& schema, int depth) {
-  if (!schema.is_object() || depth > kDeepest) return kAnyType;
-  ArgumentTypes types = kAnyType;
-  if (const Json* type = member(schema, "type")) {
-    ArgumentTypes named = 0;
-    if (type->is_string()) named = named_type(type->get_ref<const std::string&>());
-    if (type->is_array()) {
-      for (const Json& one : *type) named |= one.is_string() ? named_type(one.get_ref<const std::string&>()) : kAnyType;
+  // The types of a property wherever the schema of the object speaks of it; nullopt if nowhere.
+  std::optional<ArgumentTypes> of_property(const Json& schema, const std::string& name, int depth = 0) {
+    if (!schema.is_object() || !look(depth)) return std::nullopt;
+    std::optional<ArgumentTypes> types;
+    const auto add = [&](std::optional<ArgumentTypes> more) {
+      if (more) types = types.value_or(0) | *more;
+    };
+    if (const Json* properties = member(schema, "properties"); properties != nullptr && properties->is_object()) {
+      const auto found = properties->find(name);
+      if (found != properties->end()) add(of(*found, depth + 1));
     }
-    types &= named;
+    if (const Json* target = referred(schema)) add(of_property(*target, name, depth + 1));
+    for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
+      for (const Json& one : list(schema, keyword)) add(of_property(one, name, depth + 1));
+    }
+    if (types) return types;
+    const Json* additional = member(schema, "additionalProperties");
+    if (additional != nullptr && additional->is_object()) add(of(*additional, depth + 1));
+    return types;
   }
-  if (const Json* values = member(schema, "enum"); values != nullptr && values->is_array()) {
-    ArgumentTypes listed = 0;
-    for (const Json& value : *values) listed |= type_of(value);
-    types &= listed;
-  }
-  if (const Json* value = member(schema, "const")) types &= type_of(*value);
-  if (const Json* target = referred(root, schema)) types &= types_of(root, *target, depth + 1);
-  for (const char* keyword : {"anyOf", "oneOf"}) {
-    const Json* list = member(schema, keyword);
-    if (list == nullptr || !list->is_array()) continue;
-    ArgumentTypes any = 0;
-    for (const Json& one : *list) any |= types_of(root, one, depth + 1);
-    types &= any;
-  }
-  if (const Json* all = member(schema, "allOf"); all != nullptr && all->is_array()) {
-    for (const Json& one : *all) types &= types_of(root, one, depth + 1);
-  }
-  return types;
-}
 
-// The types of a property wherever the schema of the object speaks of it; nullopt if nowhere.
-std::optional<ArgumentTypes> property_types(const Json& root, const Json& schema, const std::string& name, int depth) {
-  if (!schema.is_object() || depth > kDeepest) return std::nullopt;
-  std::optional<ArgumentTypes> types;
-  const auto add = [&](std::optional<ArgumentTypes> more) {
-    if (more) types = types.value_or(0) | *more;
-  };
-  if (const Json* properties = member(schema, "properties"); properties != nullptr && properties->is_object()) {
-    const auto found = properties->find(name);
-    if (found != properties->end()) add(types_of(root, *found, depth + 1));
+ private:
+  static constexpr int kDeepest = 16, kMost = 1000;  // schemas within each other, and all of them
+
+  bool look(int depth) { return depth <= kDeepest && ++looked_ <= kMost; }
+
+  ArgumentTypes of(const Json& schema, int depth) {
+    if (!schema.is_object() || !look(depth)) return kAnyType;
+    ArgumentTypes types = kAnyType;
+    if (const Json* type = member(schema, "type")) {
+      ArgumentTypes named = 0;
+      for (const Json& one : type->is_array() ? *type : Json::array({*type})) {
+        named |= one.is_string() ? named_type(one.get_ref<const std::string&>()) : ArgumentTypes{kAnyType};
+      }
+      types &= named;
+    }
+    if (const Json* values = member(schema, "enum"); values != nullptr && values->is_array()) {
+      ArgumentTypes listed = 0;
+      for (const Json& value : *values) listed |= type_of(value);
+      types &= listed;
+    }
+    if (const Json* value = member(schema, "const")) types &= type_of(*value);
+    if (const Json* target = referred(schema)) types &= of(*target, depth + 1);
+    for (const char* keyword : {"anyOf", "oneOf"}) {
+      const Json& options = list(schema, keyword);
+      ArgumentTypes any = 0;
+      for (const Json& one : options) any |= of(one, depth + 1);
+      if (!options.empty()) types &= any;
+    }
+    for (const Json& one : list(schema, "allOf")) types &= of(one, depth + 1);
+    return types;
   }
-  if (const Json* target = referred(root, schema)) add(property_types(root, *target, name, depth + 1));
-  for (const char* keyword : {"allOf", "anyOf", "oneOf"}) {
-    const Json* list = member(schema, keyword);
-    if (list == nullptr || !list->is_array()) continue;
-    for (const Json& one : *list) add(property_types(root, one, name, depth + 1));
+
+  static const Json& list(const Json& schema, const char* keyword) {
+    static const Json kNone = Json::array();
+    const Json* found = member(schema, keyword);
+    return found != nullptr && found->is_array() ? *found : kNone;
   }
-  if (types) return types;
-  const Json* additional = member(schema, "additionalProperties");
-  if (additional != nullptr && additional->is_object()) add(types_of(root, *additional, depth + 1));
-  return types;
-}
+
+  // What "$ref" means; null if it is not in the document.
+  const Json* referred(const Json& schema) const {
+    const Json* reference = member(schema, "$ref");
+    if (reference == nullptr || !reference->is_string()) return nullptr;
+    const auto& text = reference->get_ref<const std::string&>();
+    if (!text.starts_with('#')) return nullptr;
+    try {
+      const Json::json_pointer pointer(text.substr(1));
+      return root_.contains(pointer) ? &root_.at(pointer) : nullptr;
+    } catch (const Json::exception&) {
+      return nullptr;  // no pointer
+    }
+  }
+
+  const Json& root_;
+  int looked_ = 0;
+};
 
 // The text as a literal of Python; empty if it is none.
 std::string python_json(std::string_view text) {
@@ -129,7 +141,7 @@ std::optional<ArgumentTypes> type_of_text(std::string_view json) {
 
 ArgumentTypes argument_types(const Json& parameters, std::string_view name) {
   const ArgumentTypes types =
-      property_types(parameters, parameters, std::string(name), 0).value_or(ArgumentTypes{kAnyType});
+      TypeFinder(parameters).of_property(parameters, std::string(name)).value_or(ArgumentTypes{kAnyType});
   return types == 0 ? ArgumentTypes{kAnyType} : types;
 }
 

@@ -82,17 +82,24 @@ class HarmonyGrammar {
 
   // Marks within strings would end the call for the parser; "\u003c" can be written instead.
   NodeId string(const Strings& strings) {
+    static const Automaton marked = [] {
+      Budget budget;
+      return concatenate(concatenate(any_text(), Automaton::literal("<|"), budget), any_text(), budget);
+    }();
+    static const Automaton any = [] {
+      Budget budget;
+      return determinize(subtract(json_string(any_text(), budget), marked, budget), budget);
+    }();
     Budget& budget = context_.budget;
     const bool bounded = strings.least > 0 || strings.most >= 0;
-    const Automaton quote = Automaton::literal("\"");
-    if (!strings.texts && bounded) {
-      const Automaton any = json_string_body(text_of_length(1, 1, budget), budget);
-      const NodeId character = b_.regular(subtract(any, Automaton::literal("<"), budget));
-      return join({b_.regular(quote), b_.repeat(character, strings.least, strings.most), b_.regular(quote)});
+    if (!strings.texts && !bounded) return b_.regular(any);
+    if (!strings.texts) {
+      const Automaton character = json_string_body(text_of_length(1, 1, budget), budget);
+      const NodeId one = b_.regular(subtract(character, Automaton::literal("<"), budget));
+      return join({b_.literal("\""), b_.repeat(one, strings.least, strings.most), b_.literal("\"")});
     }
-    Automaton texts = strings.texts ? *strings.texts : any_text();
+    Automaton texts = *strings.texts;
     if (bounded) texts = intersect(texts, text_of_length(strings.least, strings.most, budget), budget);
-    const Automaton marked = concatenate(concatenate(any_text(), Automaton::literal("<|"), budget), any_text(), budget);
     return b_.regular(subtract(json_string(texts, budget), marked, budget));
   }
 

@@ -274,19 +274,21 @@ class TaggedReader final : public BodyReader {
 
 class TaggedBody final : public CallBody {
  public:
-  explicit TaggedBody(TaggedCallMarks marks) : given_(std::move(marks)), marks_(given_) {}
+  explicit TaggedBody(TaggedCallMarks marks)
+      : given_(std::move(marks)), marks_(given_), languages_(std::string(trimmed(given_.value_end))) {}
 
   std::unique_ptr<BodyReader> reader(const ToolFunctions& functions) const override {
     return std::make_unique<TaggedReader>(marks_, functions);
   }
   grammar::NodeId build(grammar::Builder& builder, const ToolFunction& function,
                         const grammar::CompileContext& context) const override {
-    return build_tagged_call(builder, given_, function, context);
+    return build_tagged_call(builder, given_, languages_, function, context);
   }
 
  private:
   const TaggedCallMarks given_;
   const Marks marks_;
+  const TagLanguages languages_;
 };
 
 }  // namespace

@@ -10,29 +10,29 @@ namespace {
 
 using namespace grammar;
 
-// White space that JSON and the parser leave out around a value.
-constexpr const char* kSpace = "[ \\t\\r\\n]*";
+// What is made once may cost what it needs.
+Budget unlimited() { return Budget({.fuel = 1'000'000'000, .bytes = 1 << 30, .time = std::chrono::minutes(10)}); }
+
+Automaton containing(std::string_view text, Budget& budget) {
+  return concatenate(concatenate(any_text(), Automaton::literal(text), budget), any_text(), budget);
+}
 
 class TaggedGrammar {
  public:
-  TaggedGrammar(Builder& builder, const TaggedCallMarks& marks, const CompileContext& context)
-      : b_(builder), marks_(marks), context_(context), budget_(context.budget) {
-    const std::string_view end = trimmed(marks.value_end);
-    const size_t at = marks.value_end.find(end);
-    end_ = end;
+  TaggedGrammar(Builder& builder, const TaggedCallMarks& marks, const TagLanguages& languages,
+                const CompileContext& context)
+      : b_(builder), marks_(marks), languages_(languages), context_(context), budget_(context.budget) {
+    const size_t at = marks.value_end.find(languages.end());
     before_end_ = marks.value_end.substr(0, at);
-    behind_end_ = marks.value_end.substr(at + end.size());
-    const Automaton any = any_text();
-    has_end_ = concatenate(concatenate(any, Automaton::literal(end_), budget_), any, budget_);
-    names_ = parse_regex("[^<>\"\\r\\n\\t ](?:[^<>\"\\r\\n]*[^<>\"\\r\\n\\t ])?", RegexSyntax::kEcma, true, budget_);
+    behind_end_ = marks.value_end.substr(at + languages.end().size());
   }
 
   NodeId call(const ToolFunction& function) {
-    if (!names_.matches(function.name)) {
+    if (!languages_.names().matches(function.name)) {
       throw GrammarError(fmt::format("the function's name '{}' cannot be written in tags", function.name));
     }
     const JsonStyle inner{.string = [this](const Strings& s) { return json_string_node(s); },
-                          .key = [this](const Automaton& names, const std::string*) { return json_key(names); }};
+                          .key = [this](const Automaton& names, const std::string*) { return json_text_of(names); }};
     const MemberStyle members{
         .key = [this](const Automaton& names, const std::string* name) { return key(names, name); },
         .value = [this](const ValueForms& forms, const std::string& path) { return value(forms, path); },
@@ -49,7 +49,7 @@ class TaggedGrammar {
   NodeId join(std::initializer_list<NodeId> parts) { return b_.sequence({parts.begin(), parts.size()}); }
 
   Automaton key(const Automaton& names, const std::string* name) {
-    const Automaton allowed = intersect(names, names_, budget_);
+    const Automaton allowed = intersect(names, languages_.names(), budget_);
     if (allowed.empty() && name != nullptr) {
       throw GrammarError(fmt::format("schema.properties.{}: this name cannot be written in tags", *name));
     }
@@ -70,69 +70,114 @@ class TaggedGrammar {
 
   // A string as it is, up to the end of the value.
   NodeId text(const Strings& strings, const ValueForms& forms, const std::string& path) {
-    const std::vector<Automaton> taken = marks_.string_begin.empty() ? other_texts(forms) : std::vector<Automaton>();
+    const unsigned taken = marks_.string_begin.empty() ? taken_types(forms) : 0;
     const bool bounded = strings.least > 0 || strings.most >= 0;
-    if (!strings.texts && !bounded && taken.empty()) {
+    const std::string& end = languages_.end();
+    if (!strings.texts && !bounded && taken == 0) {
       const NodeId behind = b_.literal(behind_end_);
-      std::vector<Builder::End> ends = {{.bytes = before_end_ + end_, .special = {}, .then = behind}};
+      std::vector<Builder::End> ends = {{.bytes = before_end_ + end, .special = {}, .then = behind}};
       if (!before_end_.empty()) {
-        ends.push_back({.bytes = end_, .special = {}, .then = b_.nothing()});
-      } else if (const auto token = context_.special ? context_.special(end_) : std::nullopt) {
+        ends.push_back({.bytes = end, .special = {}, .then = b_.nothing()});
+      } else if (const auto token = context_.special ? context_.special(end) : std::nullopt) {
         ends.push_back({.bytes = {}, .special = token, .then = behind});
       }
       return b_.free_text(std::move(ends), true);
     }
-    Automaton texts = strings.texts ? *strings.texts : any_text();
+    Automaton texts = languages_.other_texts(taken);
+    if (strings.texts) texts = intersect(*strings.texts, texts, budget_);
     if (bounded) texts = intersect(texts, text_of_length(strings.least, strings.most, budget_), budget_);
-    texts = subtract(texts, has_end_, budget_);
-    for (const Automaton& other : taken) texts = subtract(texts, other, budget_);
     if (texts.empty() && !forms.others && forms.strings.size() == 1) {
-      throw GrammarError(fmt::format("{}: none of its strings can be written before {}", path, end_));
+      throw GrammarError(fmt::format("{}: none of its strings can be written before {}", path, end));
     }
     return join({b_.regular(texts), mark(marks_.value_end)});
   }
 
-  // Texts that the parser takes for values of other types, where the schema does not allow each of these.
-  std::vector<Automaton> other_texts(const ValueForms& forms) {
-    std::vector<Automaton> all;
-    const auto add = [&](bool there, bool any, const char* pattern) {
-      if (!there || any) return;
-      all.push_back(parse_regex(fmt::format("{}(?:{}){}", kSpace, pattern, kSpace), RegexSyntax::kEcma, true, budget_));
-    };
-    add(forms.number, forms.any_number, "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?");
-    add(forms.boolean, forms.any_boolean, "true|false|True|False");
-    add(forms.array, forms.any_array, "[\\[(][^]*");
-    add(forms.object, forms.any_object, "\\{[^]*");
-    return all;
+  // The types whose values the parser would find in a text, where the schema does not allow each of these values.
+  static unsigned taken_types(const ValueForms& forms) {
+    return (forms.number && !forms.any_number ? TagLanguages::kNumber : 0) |
+           (forms.boolean && !forms.any_boolean ? TagLanguages::kBoolean : 0) |
+           (forms.array && !forms.any_array ? TagLanguages::kArray : 0) |
+           (forms.object && !forms.any_object ? TagLanguages::kObject : 0);
   }
 
   // Strings within JSON do not hold the end of the value either: "\u003c" and "\/" are other ways to write it.
   NodeId json_string_node(const Strings& strings) {
     const bool bounded = strings.least > 0 || strings.most >= 0;
-    if (!strings.texts && bounded) {
-      const Automaton character = json_string_body(text_of_length(1, 1, budget_), budget_);
-      const NodeId one = b_.regular(subtract(character, Automaton::literal(end_.substr(0, 1)), budget_));
+    if (!strings.texts && !bounded) return b_.regular(languages_.json_string());
+    if (!strings.texts) {
+      const NodeId one = b_.regular(languages_.json_character());
       return join({b_.literal("\""), b_.repeat(one, strings.least, strings.most), b_.literal("\"")});
     }
-    Automaton texts = strings.texts ? *strings.texts : any_text();
+    Automaton texts = *strings.texts;
     if (bounded) texts = intersect(texts, text_of_length(strings.least, strings.most, budget_), budget_);
-    return b_.regular(subtract(json_string(texts, budget_), has_end_, budget_));
+    return b_.regular(json_text_of(texts));
   }
-  Automaton json_key(const Automaton& names) { return subtract(json_string(names, budget_), has_end_, budget_); }
+  Automaton json_text_of(const Automaton& texts) {
+    return subtract(json_string(texts, budget_), languages_.with_end(), budget_);
+  }
 
   Builder& b_;
   const TaggedCallMarks& marks_;
+  const TagLanguages& languages_;
   const CompileContext& context_;
   Budget& budget_;
-  std::string end_, before_end_, behind_end_;
-  Automaton has_end_ = Automaton::none(), names_ = Automaton::none();
+  std::string before_end_, behind_end_;  // white space around the end of a value
 };
 
 }  // namespace
 
-grammar::NodeId build_tagged_call(grammar::Builder& builder, const TaggedCallMarks& marks, const ToolFunction& function,
+template <class Make>
+Automaton TagLanguages::once(int key, Make make) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = made_.find(key);
+  if (found != made_.end()) return found->second;
+  Budget budget = unlimited();
+  return made_.emplace(key, make(budget)).first->second;
+}
+
+Automaton TagLanguages::with_end() const {
+  return once(-1, [&](Budget& budget) { return containing(end_, budget); });
+}
+
+Automaton TagLanguages::names() const {
+  return once(-2, [](Budget& budget) {
+    return parse_regex("[^<>\"\\r\\n\\t ](?:[^<>\"\\r\\n]*[^<>\"\\r\\n\\t ])?", RegexSyntax::kEcma, true, budget);
+  });
+}
+
+Automaton TagLanguages::json_string() const {
+  return once(-3, [&](Budget& budget) {
+    return determinize(subtract(grammar::json_string(any_text(), budget), containing(end_, budget), budget), budget);
+  });
+}
+
+Automaton TagLanguages::json_character() const {
+  return once(-4, [&](Budget& budget) {
+    const Automaton any = json_string_body(text_of_length(1, 1, budget), budget);
+    return determinize(subtract(any, Automaton::literal(end_.substr(0, 1)), budget), budget);
+  });
+}
+
+Automaton TagLanguages::other_texts(unsigned types) const {
+  return once(static_cast<int>(types), [&](Budget& budget) {
+    Automaton texts = subtract(any_text(), containing(end_, budget), budget);
+    const auto exclude = [&](unsigned type, const char* pattern) {
+      if ((types & type) == 0) return;
+      const std::string spaced = fmt::format("[ \\t\\r\\n]*(?:{})[ \\t\\r\\n]*", pattern);
+      texts = subtract(texts, parse_regex(spaced, RegexSyntax::kEcma, true, budget), budget);
+    };
+    exclude(kNumber, "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?");
+    exclude(kBoolean, "true|false|True|False");
+    exclude(kArray, "[\\[(][^]*");
+    exclude(kObject, "\\{[^]*");
+    return determinize(texts, budget);
+  });
+}
+
+grammar::NodeId build_tagged_call(grammar::Builder& builder, const TaggedCallMarks& marks,
+                                  const TagLanguages& languages, const ToolFunction& function,
                                   const grammar::CompileContext& context) {
-  return TaggedGrammar(builder, marks, context).call(function);
+  return TaggedGrammar(builder, marks, languages, context).call(function);
 }
 
 }  // namespace sluice

@@ -24,6 +24,14 @@ const Automaton& string_character() {
   return character;
 }
 
+const Automaton& any_json_string() {
+  static const Automaton strings = [] {
+    Budget budget;
+    return json_string(any_text(), budget);
+  }();
+  return strings;
+}
+
 class Emitter {
  public:
   Emitter(Builder& builder, Document& document, const JsonStyle& style)
@@ -363,8 +371,9 @@ class Emitter {
 
 NodeId json_string_text(Builder& builder, const Strings& strings, Budget& budget) {
   const bool bounded = strings.least > 0 || strings.most >= 0;
-  if (strings.texts || !bounded) {
-    Automaton texts = strings.texts ? *strings.texts : any_text();
+  if (!strings.texts && !bounded) return builder.regular(any_json_string());
+  if (strings.texts) {
+    Automaton texts = *strings.texts;
     if (bounded) texts = intersect(texts, text_of_length(strings.least, strings.most, budget), budget);
     return builder.regular(json_string(texts, budget));
   }

@@ -1,6 +1,8 @@
 // Calls with parameters in tags.
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "chat/tools/argument_types.h"
 #include "chat/tools/testing.h"
 #include "grammar/limits.h"
@@ -37,6 +39,15 @@ TEST(ArgumentTypes, ComeFromSchemas) {
   EXPECT_EQ(argument_types(parse_json(R"({"allOf": [{"properties": {"x": {"const": true}}}]})"), "x"), kBooleanType);
   // A reference that leads to itself says nothing.
   EXPECT_EQ(argument_types(parse_json(R"({"properties": {"x": {"$ref": "#/properties/x"}}})"), "x"), kAnyType);
+}
+
+TEST(ArgumentTypes, AreFoundInBoundedTime) {
+  Json schema = {{"anyOf", Json::array()}};
+  for (int i = 0; i < 20; ++i) schema["anyOf"].push_back({{"$ref", "#"}});
+  schema["properties"] = {{"x", {{"$ref", "#"}}}};
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(argument_types(schema, "x"), kAnyType);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
 }
 
 TEST(ArgumentTypes, DecideWhatATextMeans) {
@@ -247,6 +258,24 @@ TEST(Tagged, GrammarRefusesWhatItCannotWrite) {
   EXPECT_NE(error(R"({"a>b": {}})").find("schema.properties.a>b"), std::string::npos) << error(R"({"a>b": {}})");
   EXPECT_NE(error(R"({"k": {"const": "</parameter>"}})").find("schema.properties.k"), std::string::npos);
   EXPECT_EQ(error(R"({"k": {"type": "string", "pattern": "x"}})"), "");
+}
+
+TEST(Tagged, GrammarsOfManyFunctionsStayWithinTheLimits) {
+  ToolFunctions functions;
+  for (int i = 0; i < 64; ++i) {
+    Json properties = Json::object();
+    for (int k = 0; k < 10; ++k) {
+      const Json list = {{"type", "array"}, {"items", {{"type", "string"}}}};
+      properties["key_" + std::to_string(k)] = k % 3 == 0   ? Json{{"type", "string"}}
+                                               : k % 3 == 1 ? Json{{"anyOf", {list, {{"type", "null"}}}}}
+                                                            : Json{{"type", {"integer", "string"}}};
+    }
+    functions.push_back({.name = "function_" + std::to_string(i),
+                         .parameters = {{"type", "object"}, {"properties", properties}, {"required", {"key_0"}}}});
+  }
+  for (const char* syntax : {"qwen3_coder", "deepseek_v32", "pythonic", "gemma4", "openai"}) {
+    EXPECT_FALSE(accepts(syntax, {.functions = functions, .required = true}, "x")) << syntax;
+  }
 }
 
 TEST(Tagged, TemplatesWriteWhatTheParsersRead) {
