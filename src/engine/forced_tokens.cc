@@ -12,6 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kContextTokens = 8, kContextBytes = 64;
+constexpr size_t kMostEncodings = 16;  // of one text; few texts need more than four
 
 bool is_utf8(std::string_view text) { return tokenizer::valid_utf8_prefix(text) == text.size(); }
 
@@ -88,10 +89,12 @@ std::vector<TokenId> ForcedTokens::lasting_tokens(const std::string& context, st
   std::vector<TokenId> lasting = tokens_after(context.size(), all);
   if (ends) return lasting;
   const size_t first = all.size() - std::min(longest_, text.size());
-  for (size_t q = first; q < all.size() && !lasting.empty(); ++q) {
-    const bool inside = (static_cast<uint8_t>(all[q]) & 0xc0) == 0x80;  // a character
-    if (inside || !begins_a_token(std::string_view(all).substr(q))) continue;
-    const std::vector<TokenId> kept = tokens_after(context.size(), std::string_view(all).substr(0, q));
+  for (size_t q = first, encodings = 0; q < all.size() && !lasting.empty(); ++q) {
+    if (!begins_a_token(std::string_view(all).substr(q))) continue;
+    if (++encodings > kMostEncodings) return {};
+    size_t whole = q;  // a token may begin within a character
+    while ((static_cast<uint8_t>(all[whole]) & 0xc0) == 0x80) --whole;
+    const std::vector<TokenId> kept = tokens_after(context.size(), std::string_view(all).substr(0, whole));
     lasting.erase(std::ranges::mismatch(lasting, kept).in1, lasting.end());
   }
   return lasting;
