@@ -64,9 +64,9 @@ CASES = [
     ("gpt-oss-20b, 32 x 1k", "gpt-oss-20b",
      "latency --input-len 1024 --output-len 200 --iterations 1 --batch-size 32", None),
     ("gpt-oss-20b, prefill 8k", "gpt-oss-20b", "latency --input-len 8000 --output-len 2 --iterations 3", None),
-    *[(f"8B bf16, 256 sequences, {constrained} constrained", "8b",
-       f"throughput --input-len 128 --output-len 512 --num-prompts 256 --max-num-seqs 256 --constrained {constrained}",
-       None) for constrained in (0, 1, 64)],
+    *[(f"8B bf16, 256 sequences, {constrained} constrained{' without jumps' if jumps else ''}", "8b",
+       f"throughput --input-len 128 --output-len 512 --num-prompts 256 --max-num-seqs 256 --constrained {constrained} "
+       f"{jumps}", None) for constrained, jumps in ((0, ""), (1, ""), (64, ""), (64, "--no-jump-ahead"))],
     ("8B fp8, 10 requests/s of 1k", "8b",
      f"serve {FP8} --request-rate 10 --num-prompts 150 --input-len 1000 --output-len 200 --goodput ttft:60", None),
 ]
