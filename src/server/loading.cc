@@ -52,7 +52,7 @@ struct LoadingServer::Impl final : HttpHandler {
     reply->send(asks_for_health(request) ? health() : refusal());
   }
   bool is_essential(const HttpRequest& request) override { return asks_for_health(request); }
-  HttpResponse on_refused(int status, std::string_view code, std::string message) override {
+  HttpResponse on_refused(std::string_view, int status, std::string_view code, std::string message) override {
     return to_response({.status = status, .message = std::move(message), .code = std::string(code)});
   }
   Headers common_headers(const HttpRequest* request) override {

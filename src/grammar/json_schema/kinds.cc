@@ -15,6 +15,9 @@ Json schema_of(std::string_view text) {
   } catch (const Error& e) {
     throw GrammarError(std::string("schema: ") + e.what());
   }
+}
+
+NodeId nodes(Builder& builder, const Json& schema, const JsonStyle& style, Budget& budget) {
   try {
     return json_text(builder, schema, style, budget);
   } catch (const GrammarError& e) {
@@ -25,13 +28,13 @@ Json schema_of(std::string_view text) {
 }
 
 NodeId flexible(Builder& builder, std::string_view text, const CompileContext& context) {
-  return json_text(builder, schema_of(text), {}, context.budget);
+  return nodes(builder, schema_of(text), {}, context.budget);
 }
 NodeId strict(Builder& builder, std::string_view text, const CompileContext& context) {
-  return json_text(builder, close_objects(schema_of(text)), {}, context.budget);
+  return nodes(builder, close_objects(schema_of(text)), {}, context.budget);
 }
 NodeId compact(Builder& builder, std::string_view text, const CompileContext& context) {
-  return json_text(builder, close_objects(schema_of(text)), {.compact = true}, context.budget);
+  return nodes(builder, close_objects(schema_of(text)), {.compact = true}, context.budget);
 }
 NodeId any_object(Builder& builder, std::string_view, const CompileContext& context) {
   return json_text(builder, Json{{"type", "object"}}, {}, context.budget);
