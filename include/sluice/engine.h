@@ -35,7 +35,11 @@ struct ModelInfo {
   std::vector<TokenId> eos_token_ids{};
   int64_t created = 0;  // seconds since 1970, when it was loaded
   bool has_chat_template = false;
-  std::string tool_syntax{};  // how the model writes calls of tools ("hermes"); empty: not known
+  std::string tool_syntax{};              // how the model writes calls of tools ("hermes"); empty: not known
+  std::string reasoning_syntax{};         // how the model marks its thoughts ("deepseek_r1"); empty: not known
+  bool template_takes_effort = false;     // the chat template has the variable reasoning_effort
+  bool template_takes_no_effort = false;  // and its value "none" turns thoughts off
+  std::string thinking_switch{};  // the chat template's variable that turns thoughts on and off; empty: there is none
   Task task = Task::kGenerate;
   int vector_size = 0;  // kEmbed: dimensions of a vector; kScore: labels
   // kEmbed: texts to put before the input, by name, and the name of the default one (empty: none).

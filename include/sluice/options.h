@@ -12,6 +12,10 @@ struct EngineOptions {
   std::string model{};          // folder, file or hub name (org/name[:revision]) in the local cache
   std::string tokenizer{};      // folder or tokenizer.json; empty: the model's
   std::string chat_template{};  // path of a Jinja file; empty: the model's
+  // How the model writes calls of tools and thoughts: a name, auto (as the chat template tells), or none.
+  std::string tool_call_parser = "auto";
+  std::string reasoning_parser = "auto";
+  bool enable_auto_tool_choice = true;  // vLLM's flag: the model decides whether it calls a tool
   // Folder for files of packed weights. Later starts map them instead of packing again. Empty: none. CPU only.
   std::string packed_cache{};
   std::string task = "auto";          // auto (the task it was made for), generate, embed, score
@@ -79,6 +83,12 @@ template <class V>
 void visit(V&& v, EngineOptions& o) {
   v("tokenizer", o.tokenizer, "folder or tokenizer.json to use instead of the model's tokenizer");
   v("chat-template", o.chat_template, "Jinja file to use instead of the model's template");
+  v("tool-call-parser", o.tool_call_parser,
+    "syntax of the model's calls of tools: auto (as the chat template tells), none, or a name (tool-calls.md)");
+  v("reasoning-parser", o.reasoning_parser,
+    "syntax of the model's thoughts: auto (as the chat template tells), none, or a name (reasoning.md)");
+  v("enable-auto-tool-choice", o.enable_auto_tool_choice,
+    "let the model decide whether it calls a tool; always on, vLLM's flag is accepted");
   v("allow-bin", o.allow_bin, "allow weights in torch.save files (.bin, .pt, .pth); no code in them is executed");
   v("packed-cache", o.packed_cache,
     "folder for packed weights; later starts map them, and they may exceed memory (CPU only)");

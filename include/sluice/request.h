@@ -55,6 +55,13 @@ struct GrammarSpec {
   std::string param = "grammar";  // name of the request's field in errors about the grammar
 };
 
+// Whether an answer begins inside a thought, as far as its prompt tells.
+enum class ThoughtStart {
+  kMaybe,   // the answer may open one
+  kOpen,    // the prompt has opened one
+  kClosed,  // the prompt has closed one: there is to be none
+};
+
 struct Request {
   std::string id{};                     // for logs; need not be unique
   std::vector<TokenId> prompt{};        // at least one token
@@ -63,11 +70,15 @@ struct Request {
   std::optional<GrammarSpec> grammar{};  // compiled before the request runs
   std::string tool_syntax{};             // answers are parsed for calls in this syntax; empty: they are text
   std::string tools{};                   // with tool_syntax: the functions, as JSON of OpenAI's field
-  bool max_tokens_is_default = false;    // sampling.max_tokens gives way to the context (sluice/context.h)
-  int n = 1;                             // independent continuations; they share the prompt's cache blocks
-  int priority = 0;                      // lower is served first under the priority policy
-  std::string cache_salt{};              // prefixes are shared only between equal salts
-  std::string tenant{};                  // who asks: under fcfs, waiting requests of different tenants take turns
+  std::string reasoning_syntax{};        // thoughts are told from the answer in this syntax; empty: there are none
+  ThoughtStart thought = ThoughtStart::kMaybe;  // with reasoning_syntax
+  // With reasoning_syntax: tokens of thought after which its end is forced; at least 0.
+  std::optional<int> thinking_token_budget{};
+  bool max_tokens_is_default = false;  // sampling.max_tokens gives way to the context (sluice/context.h)
+  int n = 1;                           // independent continuations; they share the prompt's cache blocks
+  int priority = 0;                    // lower is served first under the priority policy
+  std::string cache_salt{};            // prefixes are shared only between equal salts
+  std::string tenant{};                // who asks: under fcfs, waiting requests of different tenants take turns
   // Past it the request ends with FinishReason::kAbort.
   std::optional<std::chrono::steady_clock::time_point> deadline{};
 };
@@ -103,6 +114,7 @@ struct Usage {
   int prompt_tokens = 0;
   int cached_tokens = 0;      // prompt tokens that were found in the prefix cache
   int completion_tokens = 0;  // tokens of this choice, the end token included
+  int reasoning_tokens = 0;   // those of them that are thought, without its marks where these are tokens
 };
 
 // Pieces of an answer. Those of a choice, put together in order, are the answer.

@@ -21,6 +21,8 @@ class Constraint {
   // Moves on by a token. False: the token was not allowed, and the state is as before.
   virtual bool accept(TokenId token) = 0;
   virtual bool ended() const = 0;  // the text is complete, and nothing but its end may follow
+  // Whether it says where the text may end. Else min_tokens and ignore_eos do, as without a constraint.
+  virtual bool decides_end() const { return true; }
 };
 
 // Owns a constraint, or none. A copy of it has a copy of the constraint.

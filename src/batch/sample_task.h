@@ -19,7 +19,7 @@ struct SampleTask {
   const PenaltyCounts* counts = nullptr;  // null when the parameters have no penalty
   std::span<const TokenId> end_tokens{};  // cannot be sampled while position < min_tokens
   // Null: none. It is asked when the task is sampled, with all tokens before this one. Where it leaves only the end,
-  // the end may come before min_tokens.
+  // the end may come before min_tokens, if the constraint decides it.
   const Constraint* constraint = nullptr;
   uint64_t seed = 0;
   int choice = 0;

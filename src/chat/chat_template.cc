@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 
+#include "chat/jinja/lexer.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -190,6 +191,21 @@ std::string ChatTemplate::render_all(const Json& variables, std::chrono::system_
   const auto tools = variables.find("tools");
   const bool has_tools = tools != variables.end() && tools->is_array() && !tools->empty();
   return (has_tools && with_tools_ ? *with_tools_ : main_).render(variables, options);
+}
+
+bool ChatTemplate::names_variable(std::string_view name) const {
+  const std::vector<jinja::Token> tokens = jinja::tokenize(source_);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const bool member = i > 0 && tokens[i - 1].kind == jinja::TokenKind::kOperator && tokens[i - 1].text == ".";
+    if (tokens[i].kind == jinja::TokenKind::kName && tokens[i].text == name && !member) return true;
+  }
+  return false;
+}
+
+bool ChatTemplate::has_string(std::string_view text) const {
+  return std::ranges::any_of(jinja::tokenize(source_), [&](const jinja::Token& token) {
+    return token.kind == jinja::TokenKind::kString && token.text == text;
+  });
 }
 
 }  // namespace sluice

@@ -51,6 +51,10 @@ class ChatTemplate {
   // The source of the template for requests with tools.
   const std::string& source() const { return source_; }
 
+  // Whether the source uses a variable of that name, or has a string of that text in its code.
+  bool names_variable(std::string_view name) const;
+  bool has_string(std::string_view text) const;
+
   // Renders with exactly the given variables (an object); missing special tokens come from the checkpoint. Meant for
   // test tools: the variables may override anything.
   std::string render_variables(const Json& variables, std::chrono::system_clock::time_point now) const;

@@ -97,6 +97,9 @@ int inspect(EngineOptions options, bool tensors) {
   attempt([&] {
     const auto chat_template = load_chat_template(options, *checkpoint);
     fmt::print("chat template  {}\n", chat_template ? "yes" : "none");
+    const AnswerSyntax syntax = find_answer_syntax(options, chat_template);
+    fmt::print("tool calls     {}\n", syntax.tools != nullptr ? syntax.tools->name : "not known");
+    fmt::print("thoughts       {}\n", syntax.reasoning != nullptr ? syntax.reasoning->name : "not known");
   });
   fmt::print("end tokens    ");
   for (const int32_t id : checkpoint->generation.eos_token_ids) fmt::print(" {}", id);

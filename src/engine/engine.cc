@@ -152,8 +152,8 @@ class EngineImpl final : public TextEngine {
     }
     const RequestId id = next_id_.fetch_add(1);
     frontend_.add(id, request, std::move(sink));
-    if (request.grammar) {
-      compile_and_submit(id, std::move(request));
+    if (Constraints::needed(request)) {
+      constrain_and_submit(id, std::move(request));
     } else {
       inbox_.push(Submit{id, std::move(request)});
     }
@@ -201,17 +201,22 @@ class EngineImpl final : public TextEngine {
   }
 
  private:
-  // The request waits until its grammar is compiled. Whoever takes it out of compiling_ decides what becomes of it.
-  void compile_and_submit(RequestId id, Request request) {
-    const GrammarSpec grammar = *request.grammar;
+  // The request waits until its grammar, if it has one, is compiled. Whoever takes it out of compiling_ decides what
+  // becomes of it.
+  void constrain_and_submit(RequestId id, Request request) {
+    Request needs;  // what of the request the constraint is made from
+    needs.grammar = request.grammar;
+    needs.reasoning_syntax = request.reasoning_syntax;
+    needs.thought = request.thought;
+    needs.thinking_token_budget = request.thinking_token_budget;
     {
       const std::scoped_lock lock(compiling_mutex_);
       compiling_.emplace(id, std::move(request));
     }
-    constraints_->compile(grammar, [this, id](Constraints::Result result) {
+    constraints_->make(needs, [this, id](Constraints::Result result) {
       std::optional<Request> waiting = take_compiling(id);
       if (!waiting) return;  // cancelled
-      if (result.constraint) return inbox_.push(Submit{id, std::move(*waiting), std::move(result.constraint)});
+      if (result.error.empty()) return inbox_.push(Submit{id, std::move(*waiting), std::move(result.constraint)});
       const std::string& param = waiting->grammar->param;
       end_early(id, *waiting,
                 {.reason = FinishReason::kError,

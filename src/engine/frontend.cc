@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "chat/tool_syntax.h"
 
 namespace sluice {
 
@@ -25,21 +24,28 @@ void Frontend::add(RequestId id, Request request, EventSink sink) {
   stream->sink = std::move(sink);
   stream->open = request.n;
   const auto automaton = automata_.get(request.sampling.stop);
-  const ToolSyntax* syntax = tool_syntax(request.tool_syntax);
+  stream->syntax = {.tools = tool_syntax(request.tool_syntax),
+                    .reasoning = reasoning_syntax(request.reasoning_syntax),
+                    .thought = request.thought};
   std::shared_ptr<const ToolFunctions> functions;
-  if (syntax != nullptr) functions = std::make_shared<ToolFunctions>(tool_functions(parse_json(request.tools)));
-  // A call may begin with a special token.
-  const bool skip_special_tokens = request.sampling.skip_special_tokens && syntax == nullptr;
-  for (int i = 0; i < request.n; ++i) {
-    stream->choices.emplace_back(tokenizer_, request.sampling, skip_special_tokens, automaton);
-    if (syntax != nullptr) stream->choices.back().parser = syntax->parser(functions);
-  }
+  if (!request.tools.empty()) functions = std::make_shared<ToolFunctions>(tool_functions(parse_json(request.tools)));
+  for (int i = 0; i < request.n; ++i) add_choice(*stream, request, automaton, functions);
   stream->times.arrival = Clock::now();
   request.prompt.clear();
   request.prompt.shrink_to_fit();
   stream->request = std::move(request);
   const std::scoped_lock lock(streams_mutex_);
   streams_.emplace(id, std::move(stream));
+}
+
+void Frontend::add_choice(Stream& stream, const Request& request, const std::shared_ptr<const StopAutomaton>& automaton,
+                          const std::shared_ptr<const ToolFunctions>& functions) const {
+  const bool plain = stream.syntax.plain(), skip = request.sampling.skip_special_tokens;
+  // A mark may be a special token.
+  Choice& choice = stream.choices.emplace_back(tokenizer_, request.sampling, skip && plain, automaton);
+  choice.parser = make_answer_parser(stream.syntax, functions);
+  if (skip && !plain) choice.special.emplace();
+  if (stream.syntax.reasoning != nullptr) choice.thought.emplace(*stream.syntax.reasoning, stream.syntax.thought);
 }
 
 void Frontend::remove(RequestId id) {
@@ -104,6 +110,18 @@ void Frontend::time_tokens(Stream& stream, Choice& choice, const SequenceEvent& 
   choice.last_token = times.last_token = now;
 }
 
+// Counts thought, and remembers which special tokens are to be hidden.
+void Frontend::look_at(Choice& choice, TokenId token, const ReasoningSyntax* reasoning) const {
+  if (choice.thought) {
+    const bool was_inside = choice.thought->inside();
+    choice.thought->push(tokenizer_.token_bytes(token));
+    if (was_inside && choice.thought->inside()) ++choice.reasoning_tokens;
+  }
+  if (!choice.special || !tokenizer_.is_special(token)) return;
+  const std::string text = tokenizer_.token_bytes(token);
+  if (reasoning == nullptr || !has_mark(*reasoning, text)) choice.special->add(text);
+}
+
 // Returns the text that the event adds to its choice. A stop string ends the choice: sets `finish` and drops the tokens
 // after the one that completed it.
 std::string Frontend::text_of(const Stream& stream, Choice& choice, Event& event) const {
@@ -118,6 +136,7 @@ std::string Frontend::text_of(const Stream& stream, Choice& choice, Event& event
     // An end or stop token is not part of the text, unless asked for.
     const bool last = used == event.tokens.size();
     if (last && ends_by_token && !sampling.include_stop_str_in_output) break;
+    look_at(choice, token, stream.syntax.reasoning);
     text += choice.stops.push(choice.decoder.push(token), armed());
   }
   const size_t dropped = event.tokens.size() - used;
@@ -154,6 +173,9 @@ void Frontend::deliver(SequenceEvent& event) {
   }
   choice.parser->push(text_of(*stream, choice, out), out.deltas);
   if (out.finish) choice.parser->finish(out.deltas);
+  if (choice.special && !out.finish) choice.special->apply(out.deltas);
+  if (choice.special && out.finish) choice.special->finish(out.deltas);
+  out.usage.reasoning_tokens = choice.reasoning_tokens;
   if (out.finish) {
     if (!ended_by_engine) stop_choice_(event.request, event.index);
     choice.ended = true;

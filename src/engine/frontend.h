@@ -10,8 +10,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "chat/output_parser.h"
+#include "chat/answer_parser.h"
 #include "engine/metrics.h"
+#include "engine/special_text.h"
 #include "engine/stop_matcher.h"
 #include "scheduler/scheduler.h"
 #include "sluice/engine.h"
@@ -38,7 +39,10 @@ class Frontend {
         : decoder(tokenizer, skip_special_tokens), stops(std::move(automaton), sampling.include_stop_str_in_output) {}
     StreamDecoder decoder;
     StopMatcher stops;
-    std::unique_ptr<OutputParser> parser = make_text_parser();
+    std::unique_ptr<OutputParser> parser;
+    std::optional<SpecialTextFilter> special;  // special tokens reach the parser and are hidden afterwards
+    std::optional<ThoughtTracker> thought;
+    int reasoning_tokens = 0;
     bool ended = false;
     Clock::time_point last_token;
     int completion_tokens = 0;
@@ -46,6 +50,7 @@ class Frontend {
   struct Stream {
     Request request;  // without the prompt
     EventSink sink;
+    AnswerSyntax syntax;
     std::vector<Choice> choices;
     int open = 0;
     RequestTimes times;
@@ -56,6 +61,9 @@ class Frontend {
   void deliver(SequenceEvent& event);
   void time_tokens(Stream& stream, Choice& choice, const SequenceEvent& event, Clock::time_point now);
   std::string text_of(const Stream& stream, Choice& choice, Event& event) const;
+  void add_choice(Stream& stream, const Request& request, const std::shared_ptr<const StopAutomaton>& automaton,
+                  const std::shared_ptr<const ToolFunctions>& functions) const;
+  void look_at(Choice& choice, TokenId token, const ReasoningSyntax* reasoning) const;
   std::shared_ptr<Stream> find(RequestId id) const;
 
   const Tokenizer& tokenizer_;

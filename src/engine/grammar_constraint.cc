@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "chat/answer_parser.h"
+#include "engine/thinking_budget.h"
 
 namespace sluice {
 namespace {
@@ -39,6 +41,15 @@ class GrammarConstraint final : public Constraint {
   bool ended_ = false;
 };
 
+// The grammar of the whole answer. The grammars of some calls have thoughts themselves.
+GrammarSpec with_thought(GrammarSpec grammar, const Request& request) {
+  const ReasoningSyntax* syntax = reasoning_syntax(request.reasoning_syntax);
+  if (syntax == nullptr || (grammar.kind == "tool_calls" && !syntax->tools.empty())) return grammar;
+  grammar.text = after_thought_grammar(syntax->name, request.thought, grammar.kind, grammar.text);
+  grammar.kind = "after_thought";
+  return grammar;
+}
+
 }  // namespace
 
 Constraints::Constraints(const Tokenizer& tokenizer, int width, std::vector<TokenId> end_tokens)
@@ -62,6 +73,24 @@ std::shared_ptr<const grammar::Vocabulary> Constraints::vocabulary() {
         tokens, grammar::Vocabulary::Options{.width = width_, .end_tokens = end_tokens_});
   }
   return vocabulary_;
+}
+
+void Constraints::make(const Request& request, std::function<void(Result)> done) {
+  const ReasoningSyntax* syntax = reasoning_syntax(request.reasoning_syntax);
+  if (request.thinking_token_budget && syntax != nullptr) {
+    const ThinkingBudget budget{.tokenizer = tokenizer_,
+                                .syntax = *syntax,
+                                .end = tokenizer_.encode(thought_end(*syntax), false),
+                                .tokens = *request.thinking_token_budget,
+                                .width = width_};
+    done = [budget = std::make_shared<const ThinkingBudget>(budget), start = request.thought,
+            done = std::move(done)](Result result) {
+      if (result.error.empty()) result.constraint = limit_thinking(budget, start, std::move(result.constraint));
+      done(std::move(result));
+    };
+  }
+  if (!request.grammar) return done({});
+  compile(with_thought(*request.grammar, request), std::move(done));
 }
 
 void Constraints::compile(const GrammarSpec& spec, std::function<void(Result)> done) {

@@ -1,4 +1,4 @@
-// Grammars as constraints on the sequences of an engine.
+// The constraints on the sequences of an engine: grammars, and limits of thoughts.
 #pragma once
 
 #include <memory>
@@ -11,20 +11,23 @@
 
 namespace sluice {
 
-// Compiles the grammars of requests. Makes the trie of the vocabulary when the first one comes.
+// Makes the constraints of requests: compiles their grammars, which begin after a thought, and adds the budget of the
+// thought. Makes the trie of the vocabulary when the first one comes.
 class Constraints {
  public:
   // Masks have `width` tokens. The tokenizer must outlive this.
   Constraints(const Tokenizer& tokenizer, int width, std::vector<TokenId> end_tokens);
 
   struct Result {
-    std::unique_ptr<Constraint> constraint;  // null: see `error`
-    std::string error;
+    std::unique_ptr<Constraint> constraint;
+    std::string error;  // not empty: there is no constraint
   };
+  static bool needed(const Request& request) { return request.grammar || request.thinking_token_budget; }
   // Calls `done` once, at once or later on another thread.
-  void compile(const GrammarSpec& grammar, std::function<void(Result)> done);
+  void make(const Request& request, std::function<void(Result)> done);
 
  private:
+  void compile(const GrammarSpec& grammar, std::function<void(Result)> done);
   std::shared_ptr<const grammar::Vocabulary> vocabulary();
 
   const Tokenizer& tokenizer_;

@@ -1,7 +1,42 @@
 // Finds the files of the tokenizer and the chat template.
 #include "engine/text.h"
 
+#include <fmt/core.h>
+
+#include "sluice/error.h"
+
 namespace sluice {
+namespace {
+
+[[noreturn]] void unknown_parser(const char* option, const std::string& name, const std::string& known) {
+  throw Error(ErrorCode::kInvalidRequest,
+              fmt::format("--{}: '{}' is not known (expected auto, none, or one of: {})", option, name, known), option,
+              "invalid_value");
+}
+
+const ToolSyntax* tools_of(const std::string& name, const std::optional<ChatTemplate>& chat_template) {
+  if (name == "none") return nullptr;
+  if (name == "auto") return chat_template ? find_tool_syntax(chat_template->source()) : nullptr;
+  if (const ToolSyntax* found = tool_syntax(name)) return found;
+  std::string known;
+  for (const ToolSyntax* syntax : Registry<ToolSyntax>::all()) {
+    known += (known.empty() ? "" : ", ") + std::string(syntax->name);
+  }
+  unknown_parser("tool-call-parser", name, known);
+}
+
+const ReasoningSyntax* reasoning_of(const std::string& name, const std::optional<ChatTemplate>& chat_template) {
+  if (name == "none") return nullptr;
+  if (name == "auto") return chat_template ? find_reasoning_syntax(chat_template->source()) : nullptr;
+  if (const ReasoningSyntax* found = reasoning_syntax(name)) return found;
+  std::string known;
+  for (const ReasoningSyntax* syntax : reasoning_syntaxes()) {
+    known += (known.empty() ? "" : ", ") + std::string(syntax->name);
+  }
+  unknown_parser("reasoning-parser", name, known);
+}
+
+}  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Checkpoint& checkpoint) {
   return Tokenizer::open(options.tokenizer.empty() ? checkpoint.folder : options.tokenizer);
@@ -13,8 +48,29 @@ std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, con
   return ChatTemplate::from_folder(checkpoint.folder, options.chat_template);
 }
 
+AnswerSyntax find_answer_syntax(const EngineOptions& options, const std::optional<ChatTemplate>& chat_template) {
+  if (!options.enable_auto_tool_choice) {
+    throw Error(ErrorCode::kInvalidRequest,
+                "--no-enable-auto-tool-choice: this is always on; --tool-call-parser none leaves calls in the text",
+                "enable-auto-tool-choice", "invalid_value");
+  }
+  const AnswerSyntax syntax{.tools = tools_of(options.tool_call_parser, chat_template),
+                            .reasoning = reasoning_of(options.reasoning_parser, chat_template)};
+  const bool harmony = syntax.reasoning != nullptr && !syntax.reasoning->tools.empty();
+  if (harmony && syntax.tools != nullptr && tool_syntax(syntax.reasoning->tools) != syntax.tools) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--tool-call-parser {}: thoughts in the syntax {} need --tool-call-parser {}",
+                            syntax.tools->name, syntax.reasoning->name, syntax.reasoning->tools),
+                "tool-call-parser", "invalid_value");
+  }
+  return syntax;
+}
+
 TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoint) {
-  return {load_tokenizer(options, checkpoint), load_chat_template(options, checkpoint)};
+  TextEnds ends{.tokenizer = load_tokenizer(options, checkpoint),
+                .chat_template = load_chat_template(options, checkpoint)};
+  ends.syntax = find_answer_syntax(options, ends.chat_template);
+  return ends;
 }
 
 }  // namespace sluice

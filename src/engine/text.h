@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "chat/answer_parser.h"
 #include "chat/chat_template.h"
 #include "formats/checkpoint.h"
 #include "sluice/options.h"
@@ -18,11 +19,16 @@ std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options, const Ch
 // Throws Error.
 std::optional<ChatTemplate> load_chat_template(const EngineOptions& options, const Checkpoint& checkpoint);
 
+// The syntaxes of calls and thoughts that the options name or the template tells. Throws Error for unknown names, with
+// those that are known.
+AnswerSyntax find_answer_syntax(const EngineOptions& options, const std::optional<ChatTemplate>& chat_template);
+
 struct TextEnds {
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
+  AnswerSyntax syntax{};
 };
-// Loads both. Throws Error.
+// Loads tokenizer and template, and finds the syntaxes. Throws Error.
 TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoint);
 
 }  // namespace sluice

@@ -7,7 +7,7 @@
 #include <ctime>
 
 #include "base/json.h"
-#include "chat/tool_syntax.h"
+#include "chat/answer_parser.h"
 #include "engine/text.h"
 #include "hub/cache.h"
 #include "sluice/context.h"
@@ -15,7 +15,17 @@
 namespace sluice {
 namespace {
 
-ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& chat_template) {
+// What the template tells of how thoughts are turned on and off.
+void describe_thoughts(ModelInfo& info, const ChatTemplate& chat_template) {
+  info.template_takes_effort = chat_template.names_variable("reasoning_effort");
+  info.template_takes_no_effort = info.template_takes_effort && chat_template.has_string("none");
+  for (const char* name : {"enable_thinking", "thinking"}) {
+    if (info.thinking_switch.empty() && chat_template.names_variable(name)) info.thinking_switch = name;
+  }
+}
+
+ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& chat_template,
+                     const AnswerSyntax& syntax) {
   ModelInfo info;
   const Checkpoint& checkpoint = *plan.checkpoint;
   info.path = checkpoint.folder;
@@ -29,8 +39,9 @@ ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& ch
   info.eos_token_ids = checkpoint.generation.eos_token_ids;
   info.created = std::time(nullptr);
   info.has_chat_template = chat_template.has_value();
-  const ToolSyntax* syntax = chat_template ? find_tool_syntax(chat_template->source()) : nullptr;
-  if (syntax != nullptr) info.tool_syntax = syntax->name;
+  if (chat_template) describe_thoughts(info, *chat_template);
+  if (syntax.tools != nullptr) info.tool_syntax = syntax.tools->name;
+  if (syntax.reasoning != nullptr) info.reasoning_syntax = syntax.reasoning->name;
   info.task = plan.task;
   info.vector_size = plan.task == Task::kGenerate ? 0 : plan.shape.width;
   info.prompts = plan.embedding.prompts;
@@ -65,7 +76,8 @@ TextEngine::TextEngine(std::unique_ptr<ThreadPool> pool, LoadedModel loaded, Tex
       loaded_(std::move(loaded)),
       tokenizer_(std::move(text.tokenizer)),
       template_(std::move(text.chat_template)),
-      info_(model_info(loaded_.plan, template_)) {}
+      reasoning_(text.syntax.reasoning),
+      info_(model_info(loaded_.plan, template_, text.syntax)) {}
 
 std::vector<TokenId> TextEngine::tokenize(std::string_view text, bool add_special_tokens) const {
   return tokenizer_->encode(text, add_special_tokens, {.most = pool_->threads()});
@@ -110,6 +122,10 @@ RequestId TextEngine::submit_chat(ChatRequest chat, EventSink sink) {
     if (!chat.chat.tools.empty() && !info_.tool_syntax.empty()) {
       request.tool_syntax = info_.tool_syntax;
       request.tools = chat.chat.tools;
+    }
+    if (reasoning_ != nullptr) {
+      request.reasoning_syntax = info_.reasoning_syntax;
+      request.thought = thought_start(*reasoning_, text);
     }
   }
   return submit(std::move(request), std::move(sink));

@@ -30,6 +30,7 @@ class TextEngine : public Engine {
   LoadedModel loaded_;
   const std::unique_ptr<Tokenizer> tokenizer_;
   const std::optional<ChatTemplate> template_;
+  const ReasoningSyntax* const reasoning_;  // null: the model's thoughts are not looked for
   const ModelInfo info_;
 };
 

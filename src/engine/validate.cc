@@ -6,6 +6,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "chat/reasoning_syntax.h"
+#include "chat/tool_syntax.h"
 #include "sluice/error.h"
 #include "sluice/sampling_parameters.h"
 
@@ -62,6 +64,11 @@ void known_token(const std::string& path, TokenId id, int vocab) {
          fmt::format("Invalid '{}': token id {} is not in the vocabulary of {} tokens.", path, id, vocab));
 }
 
+void known_syntax(const char* name, const std::string& syntax, bool known) {
+  if (known || syntax.empty()) return;
+  refuse(name, "invalid_value", fmt::format("Invalid '{}': '{}' is not known.", name, syntax));
+}
+
 void check_stops(const SharedList<std::string>& stops) {
   if (stops.size() > kMaxStopStrings) {
     refuse(
@@ -111,6 +118,15 @@ void validate(const Request& request, int vocab) {
     known_token("logit_bias", id, vocab);
     in_range("logit_bias", bias, -100, 100);
   }
+  if (request.thinking_token_budget) {
+    at_least("thinking_token_budget", *request.thinking_token_budget, 0);
+    if (request.reasoning_syntax.empty()) {
+      refuse("thinking_token_budget", "unsupported_parameter",
+             "Invalid 'thinking_token_budget': how this model marks its thoughts is not known.");
+    }
+  }
+  known_syntax("tool_syntax", request.tool_syntax, tool_syntax(request.tool_syntax) != nullptr);
+  known_syntax("reasoning_syntax", request.reasoning_syntax, reasoning_syntax(request.reasoning_syntax) != nullptr);
   for (const TokenId id : s.stop_token_ids) known_token("stop_token_ids", id, vocab);
   check_allowed(s.allowed_token_ids, vocab);
   check_stops(s.stop);

@@ -15,8 +15,9 @@ constexpr size_t kEditsPerRow = 1024, kLeastEdits = 1 << 16;  // capacity, share
 constexpr size_t kMasks = 512;
 
 bool holds_end(const SampleTask& task) { return task.position < task.params->min_tokens; }
-// A constraint's mask tells whether anything but the end may come; else biases exclude end tokens.
-bool masks_ends(const SampleTask& task) { return holds_end(task) && task.constraint == nullptr; }
+// A constraint's mask may tell whether anything but the end may come; else biases exclude end tokens.
+bool decides_end(const SampleTask& task) { return task.constraint != nullptr && task.constraint->decides_end(); }
+bool masks_ends(const SampleTask& task) { return holds_end(task) && !decides_end(task); }
 
 // A token has at most one edit.
 size_t most_edits_of(const SampleTask& task, int vocab) {
@@ -134,7 +135,7 @@ void SampleInputs::write_mask(const SampleTask& task) {
   const SharedList<TokenId>& allowed = task.params->allowed_token_ids;
   if (task.constraint != nullptr) {
     task.constraint->fill_mask(mask);
-    if (holds_end(task) || task.params->ignore_eos) remove_ends(mask, task.end_tokens, vocab_);
+    if (decides_end(task) && (holds_end(task) || task.params->ignore_eos)) remove_ends(mask, task.end_tokens, vocab_);
     if (allowed.empty()) return;
   }
   std::vector<uint32_t> listed(mask_words_);

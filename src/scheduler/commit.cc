@@ -141,11 +141,12 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   const auto in = [&](std::span<const TokenId> ids) { return std::ranges::find(ids, token) != ids.end(); };
   const bool may_end = (sequence.end_bits & end_bit(token)) != 0;
   const SamplingParams& sampling = *sequence.task.params;
-  const bool long_enough = sequence.known() - sequence.prompt_length > sampling.min_tokens || sequence.constraint;
+  const bool constrained = sequence.constraint && sequence.constraint->decides_end();
+  const bool long_enough = sequence.known() - sequence.prompt_length > sampling.min_tokens || constrained;
   if (may_end && long_enough && in(sequence.task.end_tokens)) {
     auto finish = std::make_unique<Finish>(make_finish(FinishReason::kStop));
     finish->end_token = true;
-    const bool eos = (!sampling.ignore_eos || sequence.constraint) && in(options_.eos_token_ids);
+    const bool eos = (!sampling.ignore_eos || constrained) && in(options_.eos_token_ids);
     if (!eos) finish->stop_token = token;
     return finish;
   }

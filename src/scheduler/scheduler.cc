@@ -30,7 +30,7 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
   state->request = std::move(request);
   const uint64_t arrival = arrivals_++;
   const SamplingParams& sampling = state->request.sampling;
-  if (!sampling.ignore_eos || constraint) state->end_tokens = options_.eos_token_ids;
+  if (!sampling.ignore_eos || (constraint && constraint->decides_end())) state->end_tokens = options_.eos_token_ids;
   state->end_tokens.insert(state->end_tokens.end(), sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
   if (sampling.prompt_logprobs)
     state->prompt_logprobs.push_back({.token = {.id = state->request.prompt[0]}, .top = {}});

@@ -113,8 +113,8 @@ class Scheduler {
   const QueueLimit& queue_limit() const { return queue_limit_; }
 
   // The request must have passed check_fits(); ids are never reused.
-  // `constraint` may be null. It restricts the tokens of every choice; its end is the end of the text, whatever
-  // ignore_eos says.
+  // `constraint` may be null. It restricts the tokens of every choice. If it decides the end, that is the end of the
+  // text, whatever ignore_eos says.
   void add(RequestId id, Request request, std::unique_ptr<Constraint> constraint = nullptr);
   // Ends every choice with FinishReason::kAbort. Blocks are free when this returns or, when the request is part of
   // steps in flight, when these are committed. Unknown ids are ignored.

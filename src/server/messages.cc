@@ -35,6 +35,29 @@ std::string content_text(const Json& content, const FieldPath& path, UnknownFiel
 }
 
 // Templates want arguments as an object, while the API has them as JSON text.
+Json called_function(const Json& function, const FieldPath& path, UnknownFields& unknown) {
+  expect_object(function, path);
+  note_unknown(function, path, {"name", "arguments"}, unknown);
+  required_string(function, "name", path);
+  const std::string& text = required_string(function, "arguments", path);
+  Json arguments = Json::object();
+  if (!text.empty()) {
+    try {
+      arguments = parse_json(text);
+    } catch (const Error& e) {
+      throw invalid_value(path / "arguments",
+                          fmt::format("Invalid '{}.arguments': not valid JSON: {}.", path.str(), e.what()));
+    }
+    if (!arguments.is_object()) {
+      throw invalid_value(path / "arguments",
+                          fmt::format("Invalid '{}.arguments': expected the text of a JSON object.", path.str()));
+    }
+  }
+  Json out = function;
+  out["arguments"] = std::move(arguments);
+  return out;
+}
+
 Json tool_call(const Json& call, const FieldPath& path, UnknownFields& unknown) {
   expect_object(call, path);
   note_unknown(call, path, {"id", "type", "function", "index"}, unknown);
@@ -44,42 +67,48 @@ Json tool_call(const Json& call, const FieldPath& path, UnknownFields& unknown) 
     throw invalid_value(path / "type",
                         fmt::format("Invalid value: '{}'. Supported values are: 'function'.", quotable(type)));
   }
-  const Json& function = expect_object(required_member(call, "function", path), path / "function");
-  const FieldPath inner = path / "function";
-  note_unknown(function, inner, {"name", "arguments"}, unknown);
-  required_string(function, "name", inner);
-  const std::string& text = required_string(function, "arguments", inner);
-  Json arguments = Json::object();
-  if (!text.empty()) {
-    try {
-      arguments = parse_json(text);
-    } catch (const Error& e) {
-      throw invalid_value(inner / "arguments",
-                          fmt::format("Invalid '{}.arguments': not valid JSON: {}.", inner.str(), e.what()));
-    }
-    if (!arguments.is_object()) {
-      throw invalid_value(inner / "arguments",
-                          fmt::format("Invalid '{}.arguments': expected the text of a JSON object.", inner.str()));
-    }
-  }
   Json out = call;
-  out["function"]["arguments"] = std::move(arguments);
+  out["function"] = called_function(required_member(call, "function", path), path / "function", unknown);
   return out;
 }
 
-Json assistant_message(const Json& message, const FieldPath& path, UnknownFields& unknown) {
-  note_unknown(message, path,
-               {"role", "content", "name", "tool_calls", "refusal", "reasoning_content", "audio", "function_call",
-                "annotations"},
-               unknown);
-  for (const char* key : {"audio", "function_call"}) {
-    if (member(message, key) != nullptr) throw unsupported_parameter(path / key, "is not supported");
+// The ids of calls in the older form, which has none: that of a call is made from its place among the messages.
+std::string legacy_id(size_t message) { return fmt::format("call_{}", message); }
+
+Json assistant_calls(const Json* calls, const Json* legacy, size_t index, const FieldPath& path,
+                     UnknownFields& unknown) {
+  if (calls != nullptr && legacy != nullptr) {
+    throw ApiError{.message = "Setting 'tool_calls' and 'function_call' in one message is not supported.",
+                   .param = path / "function_call",
+                   .code = "invalid_parameter_combination"};
   }
+  Json list = Json::array();
+  if (legacy != nullptr) {
+    list.push_back({{"id", legacy_id(index)},
+                    {"type", "function"},
+                    {"function", called_function(*legacy, path / "function_call", unknown)}});
+  }
+  if (calls != nullptr) {
+    const FieldPath calls_path = path / "tool_calls";
+    expect_array(*calls, calls_path, 0, 128);
+    for (size_t i = 0; i < calls->size(); ++i) list.push_back(tool_call((*calls)[i], calls_path[i], unknown));
+  }
+  return list;
+}
+
+Json assistant_message(const Json& message, size_t index, const FieldPath& path, UnknownFields& unknown) {
+  note_unknown(message, path,
+               {"role", "content", "name", "tool_calls", "refusal", "reasoning_content", "reasoning", "audio",
+                "function_call", "annotations"},
+               unknown);
+  if (member(message, "audio") != nullptr) throw unsupported_parameter(path / "audio", "is not supported");
   Json out = {{"role", "assistant"}};
   const Json* content = member(message, "content");
   const Json* calls = member(message, "tool_calls");
+  const Json* legacy = member(message, "function_call");
   const Json* refusal = member(message, "refusal");
-  if (content == nullptr && calls == nullptr && refusal == nullptr) throw missing_parameter(path / "content");
+  if (content == nullptr && calls == nullptr && legacy == nullptr && refusal == nullptr)
+    throw missing_parameter(path / "content");
   if (content != nullptr) {
     out["content"] = content_text(*content, path / "content", unknown);
   } else if (refusal != nullptr) {
@@ -87,25 +116,22 @@ Json assistant_message(const Json& message, const FieldPath& path, UnknownFields
   } else {
     out["content"] = nullptr;
   }
-  if (const Json* reasoning = member(message, "reasoning_content")) {
-    out["reasoning_content"] = expect_string(*reasoning, path / "reasoning_content");
+  // Templates know the older name. Answers have both.
+  for (const char* key : {"reasoning", "reasoning_content"}) {
+    if (const Json* reasoning = member(message, key)) out["reasoning_content"] = expect_string(*reasoning, path / key);
   }
-  if (calls != nullptr) {
-    const FieldPath calls_path = path / "tool_calls";
-    expect_array(*calls, calls_path, 0, 128);
-    Json list = Json::array();
-    for (size_t i = 0; i < calls->size(); ++i) list.push_back(tool_call((*calls)[i], calls_path[i], unknown));
-    if (!list.empty()) out["tool_calls"] = std::move(list);
-  }
+  Json list = assistant_calls(calls, legacy, index, path, unknown);
+  if (!list.empty()) out["tool_calls"] = std::move(list);
   return out;
 }
 
-Json template_message(const Json& message, const FieldPath& path, UnknownFields& unknown) {
+Json template_message(const Json& message, size_t index, const std::string& legacy_call, const FieldPath& path,
+                      UnknownFields& unknown) {
   expect_object(message, path);
   const std::string& role = required_string(message, "role", path);
   Json out;
   if (role == "assistant") {
-    out = assistant_message(message, path, unknown);
+    out = assistant_message(message, index, path, unknown);
   } else if (role == "system" || role == "developer" || role == "user") {
     note_unknown(message, path, {"role", "content", "name"}, unknown);
     out = {{"role", role == "developer" ? "system" : role},
@@ -115,10 +141,16 @@ Json template_message(const Json& message, const FieldPath& path, UnknownFields&
     out = {{"role", role},
            {"content", content_text(required_member(message, "content", path), path / "content", unknown)},
            {"tool_call_id", required_string(message, "tool_call_id", path)}};
+  } else if (role == "function") {
+    note_unknown(message, path, {"role", "content", "name"}, unknown);
+    required_string(message, "name", path);
+    out = {{"role", "tool"},
+           {"content", content_text(required_member(message, "content", path), path / "content", unknown)},
+           {"tool_call_id", legacy_call}};
   } else {
     throw invalid_value(path / "role",
                         fmt::format("Invalid value: '{}'. Supported values are: 'system', 'developer', 'user', "
-                                    "'assistant', and 'tool'.",
+                                    "'assistant', 'tool', and 'function'.",
                                     quotable(role)));
   }
   if (const Json* name = member(message, "name")) out["name"] = expect_string(*name, path / "name");
@@ -130,8 +162,26 @@ Json template_message(const Json& message, const FieldPath& path, UnknownFields&
 Json template_messages(const Json& messages, UnknownFields& unknown) {
   const FieldPath path = "messages";
   Json out = Json::array();
-  for (size_t i = 0; i < messages.size(); ++i) out.push_back(template_message(messages[i], path[i], unknown));
+  std::string legacy_call = "call_0";
+  for (size_t i = 0; i < messages.size(); ++i) {
+    out.push_back(template_message(messages[i], i, legacy_call, path[i], unknown));
+    if (member(messages[i], "function_call") != nullptr) legacy_call = legacy_id(i);
+  }
   return out;
+}
+
+const Json& check_function(const Json& function, const FieldPath& path, UnknownFields& unknown) {
+  expect_object(function, path);
+  note_unknown(function, path, {"name", "description", "parameters", "strict"}, unknown);
+  const std::string& name = required_string(function, "name", path);
+  if (name.empty() || name.size() > 128) {
+    throw invalid_value(path / "name", fmt::format("Invalid '{}.name': expected 1 to 128 characters, but got {}.",
+                                                   path.str(), name.size()));
+  }
+  if (const Json* text = member(function, "description")) expect_string(*text, path / "description");
+  if (const Json* schema = member(function, "parameters")) expect_object(*schema, path / "parameters");
+  if (const Json* strict = member(function, "strict")) expect_boolean(*strict, path / "strict");
+  return function;
 }
 
 const Json& check_tools(const Json& tools, UnknownFields& unknown) {
@@ -145,17 +195,7 @@ const Json& check_tools(const Json& tools, UnknownFields& unknown) {
       throw invalid_value(path / "type",
                           fmt::format("Invalid value: '{}'. Supported values are: 'function'.", quotable(type)));
     }
-    const FieldPath inner = path / "function";
-    const Json& function = expect_object(required_member(tool, "function", path), inner);
-    note_unknown(function, inner, {"name", "description", "parameters", "strict"}, unknown);
-    const std::string& name = required_string(function, "name", inner);
-    if (name.empty() || name.size() > 128) {
-      throw invalid_value(inner / "name", fmt::format("Invalid '{}.name': expected 1 to 128 characters, but got {}.",
-                                                      inner.str(), name.size()));
-    }
-    if (const Json* text = member(function, "description")) expect_string(*text, inner / "description");
-    if (const Json* schema = member(function, "parameters")) expect_object(*schema, inner / "parameters");
-    if (const Json* strict = member(function, "strict")) expect_boolean(*strict, inner / "strict");
+    check_function(required_member(tool, "function", path), path / "function", unknown);
   }
   return tools;
 }

@@ -7,6 +7,8 @@
 
 #include "server/openai/format.h"
 #include "server/openai/grammar_fields.h"
+#include "server/openai/legacy_functions.h"
+#include "server/openai/reasoning_fields.h"
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server {
@@ -41,15 +43,29 @@ Json logprobs_content(const Engine& engine, const std::vector<TokenLogprobs>& lo
   return content;
 }
 
+// How deltas become JSON.
+struct ChatOptions {
+  bool legacy_functions = false;  // a call is the message's function_call
+  bool include_reasoning = true;
+};
+
 // A streamed delta, as the JSON text of "delta".
 struct DeltaText {
+  const bool legacy_functions;
+
   std::string operator()(const TextDelta& d) const { return fmt::format(R"({{"content":{}}})", dump_json(d.text)); }
-  std::string operator()(const ReasoningDelta& d) const { return dump_json({{"reasoning_content", d.text}}); }
+  // Clients know one of two names.
+  std::string operator()(const ReasoningDelta& d) const {
+    const std::string text = dump_json(d.text);
+    return fmt::format(R"({{"reasoning":{},"reasoning_content":{}}})", text, text);
+  }
   std::string operator()(const ToolCallBegin& d) const {
+    if (legacy_functions) return dump_json({{"function_call", {{"name", d.name}, {"arguments", ""}}}});
     return call(
         {{"index", d.index}, {"id", d.id}, {"type", "function"}, {"function", {{"name", d.name}, {"arguments", ""}}}});
   }
   std::string operator()(const ToolCallArguments& d) const {
+    if (legacy_functions) return dump_json({{"function_call", {{"arguments", d.json}}}});
     return call({{"index", d.index}, {"function", {{"arguments", d.json}}}});
   }
   static std::string call(const Json& call) { return dump_json({{"tool_calls", Json::array({call})}}); }
@@ -65,10 +81,14 @@ struct Message {
   void operator()(const ToolCallBegin& d) { calls.emplace_back(d, ""); }
   void operator()(const ToolCallArguments& d) { calls.at(static_cast<size_t>(d.index)).second += d.json; }
 
-  Json json() const {
+  Json json(bool legacy_functions) const {
     Json out = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
     if (text.empty() && !calls.empty()) out["content"] = nullptr;
-    if (!reasoning.empty()) out["reasoning_content"] = reasoning;
+    if (!reasoning.empty()) out["reasoning"] = out["reasoning_content"] = reasoning;
+    if (legacy_functions && !calls.empty()) {
+      out["function_call"] = {{"name", calls[0].first.name}, {"arguments", calls[0].second}};
+      return out;
+    }
     for (const auto& [begin, arguments] : calls) {
       out["tool_calls"].push_back(
           {{"id", begin.id}, {"type", "function"}, {"function", {{"name", begin.name}, {"arguments", arguments}}}});
@@ -79,13 +99,16 @@ struct Message {
 
 class ChatFormat final : public OpenAiFormat {
  public:
-  ChatFormat(std::shared_ptr<const Engine> engine, FormatOptions options)
-      : OpenAiFormat(std::move(engine), std::move(options)), messages_(static_cast<size_t>(options_.n)) {}
+  ChatFormat(std::shared_ptr<const Engine> engine, FormatOptions options, ChatOptions more)
+      : OpenAiFormat(std::move(engine), std::move(options)), more_(more), messages_(static_cast<size_t>(options_.n)) {}
 
  private:
   std::string add(int, int index, Choice& choice, Event& event) override {
     Json content;
     if (options_.logprobs) content = logprobs_content(*engine_, text_logprobs(event), options_.top_logprobs);
+    if (!more_.include_reasoning) {
+      std::erase_if(event.deltas, [](const Delta& d) { return std::holds_alternative<ReasoningDelta>(d); });
+    }
     for (Delta& delta : event.deltas) {
       if (auto* begin = std::get_if<ToolCallBegin>(&delta); begin != nullptr && begin->id.empty()) {
         begin->id = call_id(index, begin->index);
@@ -110,7 +133,7 @@ class ChatFormat final : public OpenAiFormat {
   std::string add_to_stream(int index, Choice& choice, Event& event, Json content) {
     std::string out;
     const auto add_chunk = [&](std::string_view delta, const Json& logprobs, const std::optional<Finish>& finish) {
-      out += chunk(choice_json(index, delta, logprobs, finish, choice.calls_tools), event.usage);
+      out += chunk(choice_json(index, delta, logprobs, finish, stopped(choice)), event.usage);
     };
     if (!choice.begun) {
       choice.begun = true;
@@ -119,24 +142,31 @@ class ChatFormat final : public OpenAiFormat {
     // Log probabilities of tokens that complete no character come with an empty text.
     if (event.deltas.empty() && content.is_array() && !content.empty()) event.deltas.emplace_back(TextDelta{});
     for (const Delta& delta : event.deltas) {
-      add_chunk(std::visit(DeltaText{}, delta), std::exchange(content, nullptr), std::nullopt);
+      add_chunk(std::visit(DeltaText{more_.legacy_functions}, delta), std::exchange(content, nullptr), std::nullopt);
     }
     if (event.finish) add_chunk("{}", nullptr, event.finish);
     return out;
   }
 
+  std::string_view stopped(const Choice& choice) const {
+    if (!choice.calls_tools) return "stop";
+    return more_.legacy_functions ? "function_call" : "tool_calls";
+  }
+
   static std::string choice_json(int index, std::string_view delta, const Json& content,
-                                 const std::optional<Finish>& finish, bool calls_tools) {
+                                 const std::optional<Finish>& finish, std::string_view stopped) {
     const std::string logprobs =
         content.is_null() ? "null" : fmt::format(R"({{"content":{},"refusal":null}})", dump_json(content));
     return fmt::format(R"({{"index":{},"delta":{},"logprobs":{},{}}})", index, delta, logprobs,
-                       finish_members(finish, calls_tools));
+                       finish_members(finish, stopped));
   }
 
   Json whole_choice(int index, Choice& choice) override {
-    Json out = {{"index", index}, {"message", messages_[static_cast<size_t>(index)].json()}, {"logprobs", nullptr}};
+    Json out = {{"index", index},
+                {"message", messages_[static_cast<size_t>(index)].json(more_.legacy_functions)},
+                {"logprobs", nullptr}};
     if (options_.logprobs) out["logprobs"] = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
-    out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish, choice.calls_tools))));
+    out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish, stopped(choice)))));
     return out;
   }
 
@@ -144,6 +174,7 @@ class ChatFormat final : public OpenAiFormat {
     if (!prompt_logprobs_[0].empty()) body["prompt_logprobs"] = prompt_logprobs_json(*engine_, prompt_logprobs_[0]);
   }
 
+  const ChatOptions more_;
   std::vector<Message> messages_;  // by choice, when the answer is not streamed
 };
 
@@ -213,15 +244,34 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .set = assign<&ConversationFields::parallel_tool_calls>},
     refused("audio"),
     refused("modalities", R"([["text"]])"),
-    refused("functions", "[[]]", "Use 'tools'"),
-    refused("function_call", R"(["none"])", "Use 'tool_choice'"),
     refused("prediction"),
     refused("store", "[false]"),
     refused("web_search_options"),
-    refused("reasoning_effort"),
     refused("verbosity", R"(["medium"])"),
     refused("documents"),
 });
+
+// Makes tools of functions. An answer to functions has one call at most.
+void apply_legacy_functions(Call& call) {
+  const auto& legacy = call.fields.of<LegacyFunctions>();
+  auto& conversation = call.fields.of<ConversationFields>();
+  if (!legacy.used()) {
+    if (legacy.function_call.is_null() || is_string(legacy.function_call, "none")) return;
+    throw invalid_value("function_call", "Invalid 'function_call': it needs 'functions'.");
+  }
+  for (const auto& [name, given] : {std::pair("tools", !conversation.tools.is_null()),
+                                    std::pair("tool_choice", !conversation.tool_choice.is_null())}) {
+    if (!given) continue;
+    throw ApiError{.message = fmt::format("Setting 'functions' and '{}' at the same time is not supported.", name),
+                   .param = "functions",
+                   .code = "invalid_parameter_combination"};
+  }
+  conversation.tools = legacy_tools(legacy);
+  conversation.tool_choice = legacy_tool_choice(legacy);
+  conversation.parallel_tool_calls = call.info().tool_syntax.empty();  // forbidden where calls are read at all
+  conversation.names = {
+      .tools = "functions", .choice = "function_call", .chosen = "function_call.name", .parallel = "functions"};
+}
 
 // Checks rules between fields.
 void check(Call& call) {
@@ -249,30 +299,38 @@ void check(Call& call) {
 
 void run(Call& call) {
   expect_generates(call);
+  apply_legacy_functions(call);
   check(call);
+  apply_reasoning(call);
   const auto& chat = call.fields.of<ChatFields>();
   const auto& generation = call.fields.of<GenerationFields>();
+  const auto& reasoning = call.fields.of<ReasoningFields>();
   if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;
 
+  call.fields.of<ConversationFields>().thinking_budget = reasoning.budget;
   ChatRequest request = chat_request(call);
   request.request.max_tokens_is_default = !generation.has_max_tokens && !chat.has_max_completion_tokens;
 
   GenerationJob job;
   job.stream = generation.stream;
   job.headers = call.warnings();
-  job.format = std::make_unique<ChatFormat>(
-      call.model.engine, FormatOptions{.id = "chatcmpl-" + call.request_id,
-                                       .object = "chat.completion",
-                                       .chunk_object = "chat.completion.chunk",
-                                       .model = call.model.name,
-                                       .fingerprint = fingerprint(call.info()),
-                                       .n = generation.n,
-                                       .stream = generation.stream,
-                                       .include_usage = generation.include_usage,
-                                       .continuous_usage = generation.continuous_usage,
-                                       .logprobs = chat.want_logprobs,
-                                       .top_logprobs = chat.top_logprobs,
-                                       .keep_stop = request.request.sampling.include_stop_str_in_output});
+  job.format =
+      std::make_unique<ChatFormat>(call.model.engine,
+                                   FormatOptions{.id = "chatcmpl-" + call.request_id,
+                                                 .object = "chat.completion",
+                                                 .chunk_object = "chat.completion.chunk",
+                                                 .model = call.model.name,
+                                                 .fingerprint = fingerprint(call.info()),
+                                                 .n = generation.n,
+                                                 .stream = generation.stream,
+                                                 .include_usage = generation.include_usage,
+                                                 .continuous_usage = generation.continuous_usage,
+                                                 .logprobs = chat.want_logprobs,
+                                                 .top_logprobs = chat.top_logprobs,
+                                                 .keep_stop = request.request.sampling.include_stop_str_in_output,
+                                                 .thinks = !call.info().reasoning_syntax.empty()},
+                                   ChatOptions{.legacy_functions = call.fields.of<LegacyFunctions>().used(),
+                                               .include_reasoning = reasoning.include_reasoning});
   job.chat = std::move(request);
   call.generate(std::move(job));
 }
@@ -284,7 +342,8 @@ const EndpointInfo endpoint{
     .flags = Route::kGenerates,
     .help = "chat completions",
     .parameters = {model_parameter(), conversation_parameters(), generation_parameters(), grammar_parameters(),
-                   kParameters, special_token_parameter(), label_parameter(), foreign_parameters()},
+                   kParameters, reasoning_parameters(), legacy_function_parameters(), special_token_parameter(),
+                   label_parameter(), foreign_parameters()},
     .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 

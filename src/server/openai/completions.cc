@@ -8,6 +8,7 @@
 
 #include "server/openai/format.h"
 #include "server/openai/grammar_fields.h"
+#include "server/openai/reasoning_fields.h"
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server {
@@ -314,7 +315,7 @@ const EndpointInfo endpoint{
     .flags = Route::kGenerates,
     .help = "text completions",
     .parameters = {model_parameter(), generation_parameters(), grammar_parameters(), kParameters,
-                   special_token_parameter(), label_parameter(), foreign_parameters()},
+                   refused_reasoning_parameters(), special_token_parameter(), label_parameter(), foreign_parameters()},
     .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 

@@ -7,17 +7,6 @@
 #include <ctime>
 
 namespace sluice::server {
-namespace {
-
-Json usage_json(int64_t prompt, int64_t completion, int64_t cached) {
-  return {{"prompt_tokens", prompt},
-          {"total_tokens", prompt + completion},
-          {"completion_tokens", completion},
-          {"prompt_tokens_details", {{"cached_tokens", cached}}}};
-}
-
-}  // namespace
-
 OpenAiFormat::OpenAiFormat(std::shared_ptr<const Engine> engine, FormatOptions options)
     : engine_(std::move(engine)),
       options_(std::move(options)),
@@ -41,22 +30,32 @@ std::string OpenAiFormat::on_event(int prompt, Event event) {
 
 // A prompt counts once, however many choices share it.
 Json OpenAiFormat::usage() const {
-  int64_t prompt = 0, completion = 0, cached = 0;
+  Usage sum;
   for (size_t i = 0; i < choices_.size(); ++i) {
-    completion += choices_[i].usage.completion_tokens;
+    sum.completion_tokens += choices_[i].usage.completion_tokens;
+    sum.reasoning_tokens += choices_[i].usage.reasoning_tokens;
     if (i % static_cast<size_t>(options_.n) == 0) {
-      prompt += choices_[i].usage.prompt_tokens;
-      cached += choices_[i].usage.cached_tokens;
+      sum.prompt_tokens += choices_[i].usage.prompt_tokens;
+      sum.cached_tokens += choices_[i].usage.cached_tokens;
     }
   }
-  return usage_json(prompt, completion, cached);
+  return usage_json(sum);
+}
+
+Json OpenAiFormat::usage_json(const Usage& usage) const {
+  const auto prompt = static_cast<int64_t>(usage.prompt_tokens);
+  Json out = {{"prompt_tokens", prompt},
+              {"total_tokens", prompt + usage.completion_tokens},
+              {"completion_tokens", usage.completion_tokens},
+              {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (options_.thinks) out["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
+  return out;
 }
 
 std::string OpenAiFormat::chunk(std::string_view choice_json, const Usage& usage) const {
   std::string usage_text;
   if (options_.continuous_usage) {
-    usage_text =
-        ",\"usage\":" + dump_json(usage_json(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens));
+    usage_text = ",\"usage\":" + dump_json(usage_json(usage));
   } else if (options_.include_usage) {
     usage_text = ",\"usage\":null";
   }
@@ -89,13 +88,12 @@ std::string OpenAiFormat::body() {
   return dump_json(body);
 }
 
-std::string OpenAiFormat::finish_members(const std::optional<Finish>& finish, bool calls_tools) {
+std::string OpenAiFormat::finish_members(const std::optional<Finish>& finish, std::string_view stopped) {
   if (!finish) return R"("finish_reason":null)";
   std::string stop_reason = "null";
   if (finish->stop_token) stop_reason = std::to_string(*finish->stop_token);
   if (!finish->stop_string.empty()) stop_reason = dump_json(finish->stop_string);
   // Aborts and faults are answered as errors and never get here.
-  const std::string_view stopped = calls_tools ? "tool_calls" : "stop";
   const std::string_view reason = finish->reason == FinishReason::kLength ? "length" : stopped;
   return fmt::format(R"("finish_reason":"{}","stop_reason":{})", reason, stop_reason);
 }

@@ -26,6 +26,7 @@ struct FormatOptions {
   bool logprobs = false;
   int top_logprobs = 0;
   bool keep_stop = false;  // the token that ended the text is part of it
+  bool thinks = false;     // the model marks its thoughts: usage tells their tokens
 };
 
 class OpenAiFormat : public AnswerFormat {
@@ -56,8 +57,8 @@ class OpenAiFormat : public AnswerFormat {
 
   // A chunk with one choice, given as JSON text.
   std::string chunk(std::string_view choice_json, const Usage& usage) const;
-  // "length", "stop", "tool_calls" or null; the stop string or token that matched.
-  static std::string finish_members(const std::optional<Finish>& finish, bool calls_tools = false);
+  // "length", `stopped` ("tool_calls" after calls) or null; the stop string or token that matched.
+  static std::string finish_members(const std::optional<Finish>& finish, std::string_view stopped = "stop");
   // Log probabilities of the text's tokens, without the token that ended it.
   std::vector<TokenLogprobs> text_logprobs(const Event& event) const;
 
@@ -67,6 +68,7 @@ class OpenAiFormat : public AnswerFormat {
 
  private:
   Json usage() const;
+  Json usage_json(const Usage& usage) const;
 
   const int64_t created_;
   const std::string chunk_head_;  // start of every chunk, up to its choices

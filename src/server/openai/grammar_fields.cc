@@ -36,6 +36,12 @@ void set_choice(Fields& f, const Json& value, const FieldPath& path) {
   set_grammar(f, {"choice", dump_json(value), path.str()});
 }
 
+// A structural tag: an object, or for some servers the text of one.
+void set_structural_tag(Fields& f, const Json& value, const FieldPath& path) {
+  if (!value.is_string() && !value.is_object()) throw invalid_type(path.str(), "one of a string or object", value);
+  set_grammar(f, {"structural_tag", value.is_string() ? value.get<std::string>() : dump_json(value), path.str()});
+}
+
 void set_text(Fields& f, const char* kind, const Json& value, const FieldPath& path) {
   set_grammar(f, {kind, expect_string(value, path), path.str()});
 }
@@ -67,11 +73,15 @@ void set_structured_outputs(Fields& f, const Json& value) {
     } else if (key == "json_object") {
       if (expect_boolean(member, inner)) set_grammar(f, {"json_object", "", inner.str()});
     } else if (key == "structural_tag") {
-      set_text(f, "structural_tag", member, inner);
+      set_structural_tag(f, member, inner);
     } else if (key == "disable_any_whitespace" || key == "disable_fallback") {
       expect_boolean(member, inner);  // see above; there is never another grammar
     } else if (key == "disable_additional_properties") {
       if (expect_boolean(member, inner)) throw unsupported_parameter(inner.str(), "is not supported");
+    } else if (key == "whitespace_pattern") {
+      throw unsupported_parameter(inner.str(), "is not supported: use 'disable_any_whitespace'");
+    } else if (key == "backend" || key == "_backend") {
+      throw unsupported_parameter(inner.str(), "is not supported: there is one for all grammars");
     } else {
       throw unsupported_parameter(inner.str(), "is not known");
     }
@@ -121,6 +131,12 @@ constexpr auto kGrammar = std::to_array<Parameter>({
      .fallback = "none",
      .help = "a grammar in the syntax of GBNF or Lark",
      .set = [](Fields& f, const Json& v) { set_grammar_text(f, v, "grammar"); }},
+    {.name = "structural_tag",
+     .type = Type::kAny,
+     .max_bytes = kGrammarBytes,
+     .fallback = "none",
+     .help = "free text in which certain strings begin a part with a grammar",
+     .set = [](Fields& f, const Json& v) { set_structural_tag(f, v, "structural_tag"); }},
     {.name = "json_schema",
      .type = Type::kAny,
      .max_bytes = kGrammarBytes,

@@ -59,17 +59,18 @@ TEST_F(OpenAi, ReasoningAndToolCalls) {
                       ToolCallArguments{0, "{\"x\":"}, ToolCallArguments{0, "1}"}, ToolCallBegin{1, "call-2", "g"},
                       TextDelta{"b"}});
   const Json choice = chat().json()["choices"][0];
-  EXPECT_EQ(dump_json(choice["message"]),
-            R"({"role":"assistant","content":"ab","refusal":null,"reasoning_content":"why","tool_calls":[)"
-            R"({"id":"call-1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}},)"
-            R"({"id":"call-2","type":"function","function":{"name":"g","arguments":""}}]})");
+  EXPECT_EQ(
+      dump_json(choice["message"]),
+      R"({"role":"assistant","content":"ab","refusal":null,"reasoning_content":"why","reasoning":"why","tool_calls":[)"
+      R"({"id":"call-1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}},)"
+      R"({"id":"call-2","type":"function","function":{"name":"g","arguments":""}}]})");
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   std::string deltas;
   const std::vector<Json> chunks = events(chat({{"stream", true}}));
   for (const Json& chunk : chunks) deltas += dump_json(chunk["choices"][0]["delta"]) + "\n";
   EXPECT_EQ(deltas,
             R"({"role":"assistant","content":""}
-{"reasoning_content":"why"}
+{"reasoning":"why","reasoning_content":"why"}
 {"content":"a"}
 {"tool_calls":[{"index":0,"id":"call-1","type":"function","function":{"name":"f","arguments":""}}]}
 {"tool_calls":[{"index":0,"function":{"arguments":"{\"x\":"}}]}

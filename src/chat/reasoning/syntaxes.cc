@@ -1,0 +1,190 @@
+// The syntaxes of thoughts: one row each. Tests of templates come in the order of the rows, so that a row need not tell
+// its templates from those of earlier rows.
+#include "chat/reasoning_syntax.h"
+#include "chat/tool_syntax.h"
+
+namespace sluice {
+namespace {
+
+using Source = std::string_view;
+bool has(Source source, std::string_view text) { return source.find(text) != Source::npos; }
+
+// <think>...</think>
+ReasoningSyntax think(std::string_view name, std::vector<std::string_view> aliases = {}) {
+  ReasoningSyntax syntax{.name = name};
+  syntax.aliases = std::move(aliases);
+  syntax.begin = {"<think>"};
+  syntax.end = {"</think>"};
+  return syntax;
+}
+
+ReasoningSyntax harmony() {
+  ReasoningSyntax s{.name = "openai_gptoss", .aliases = {"openai", "gpt_oss", "gpt-oss", "harmony"}};
+  s.begin = {"<|channel|>analysis<|message|>"};
+  s.end = {"<|end|>"};
+  s.turn = "<|start|>assistant";
+  s.answer_head = "<|channel|>final<|message|>";
+  s.reopens = true;
+  s.tools = "openai";
+  s.in_template = [](Source t) { return has(t, "<|channel|>analysis"); };
+  return s;
+}
+
+ReasoningSyntax cohere() {
+  ReasoningSyntax s{.name = "cohere_command3", .aliases = {"cohere_command4", "cohere"}};
+  s.begin = {"<|START_THINKING|>"};
+  s.end = {"<|END_THINKING|>"};
+  s.answer_begin = {"<|START_RESPONSE|>", "<|START_TEXT|>"};
+  s.answer_end = {"<|END_RESPONSE|>", "<|END_TEXT|>"};
+  s.in_template = [](Source t) { return has(t, "<|START_THINKING|>"); };
+  return s;
+}
+
+ReasoningSyntax gemma4() {
+  ReasoningSyntax s{.name = "gemma4"};
+  s.begin = {"<|channel>thought\n", "<|channel>"};
+  s.end = {"<channel|>"};
+  s.in_template = [](Source t) { return has(t, "<|channel>thought"); };
+  return s;
+}
+
+ReasoningSyntax mistral() {
+  ReasoningSyntax s{.name = "mistral"};
+  s.begin = {"[THINK]"};
+  s.end = {"[/THINK]"};
+  s.in_template = [](Source t) { return has(t, "[THINK]"); };
+  return s;
+}
+
+ReasoningSyntax granite() {
+  ReasoningSyntax s{.name = "granite"};
+  s.begin = {"Here is my thought process:", "Here's my thought process:"};
+  s.end = {"Here is my response:", "Here's my response:"};
+  s.in_template = [](Source t) { return has(t, "Here is my thought process"); };
+  return s;
+}
+
+ReasoningSyntax seed_oss() {
+  ReasoningSyntax s{.name = "seed_oss"};
+  s.begin = {"<seed:think>"};
+  s.end = {"</seed:think>"};
+  s.by_default = true;
+  s.in_template = [](Source t) { return has(t, "seed:think"); };
+  return s;
+}
+
+ReasoningSyntax apertus() {
+  ReasoningSyntax s{.name = "apertus"};
+  s.begin = {"<|inner_prefix|>"};
+  s.end = {"<|inner_suffix|>"};
+  s.in_template = [](Source t) { return has(t, "<|inner_prefix|>"); };
+  return s;
+}
+
+ReasoningSyntax hunyuan() {
+  ReasoningSyntax s = think("hunyuan_a13b");
+  s.answer_begin = {"<answer>"};
+  s.answer_end = {"\n</answer>", "</answer>"};
+  s.in_template = [](Source t) { return has(t, "<think>") && has(t, "<answer>"); };
+  return s;
+}
+
+ReasoningSyntax ernie45() {
+  ReasoningSyntax s = think("ernie45");
+  s.answer_begin = {"<response>"};
+  s.answer_end = {"\n</response>", "</response>"};
+  s.by_default = true;
+  s.in_template = [](Source t) { return has(t, "<think>") && has(t, "<response>"); };
+  return s;
+}
+
+ReasoningSyntax kimi_k2() {
+  ReasoningSyntax s = think("kimi_k2");
+  s.cut = {"<|tool_calls_section_begin|>"};
+  s.by_default = true;
+  s.in_template = [](Source t) { return has(t, "<think>") && has(t, "<|tool_calls_section_begin|>"); };
+  return s;
+}
+
+// The older templates of DeepSeek R1 leave the begin to the model, which sometimes forgets it.
+ReasoningSyntax deepseek_r1() {
+  ReasoningSyntax s = think("deepseek_r1");
+  s.always = true;
+  s.in_template = [](Source t) { return has(t, "<｜Assistant｜>") && has(t, "</think>") && !has(t, "<think>"); };
+  return s;
+}
+
+ReasoningSyntax deepseek_v3() {
+  ReasoningSyntax s = think("deepseek_v3", {"deepseek_v31", "deepseek_v4"});
+  s.in_template = [](Source t) { return has(t, "<｜Assistant｜>") && has(t, "</think>"); };
+  return s;
+}
+
+ReasoningSyntax minimax_m2(bool keep) {
+  ReasoningSyntax s = think(keep ? "minimax_m2_append_think" : "minimax_m2");
+  s.always = true;
+  s.keep = keep;
+  if (!keep) s.in_template = [](Source t) { return has(t, "]~b]") && has(t, "<think>"); };
+  return s;
+}
+
+ReasoningSyntax glm45() {
+  ReasoningSyntax s = think("glm45", {"glm47"});
+  s.in_template = [](Source t) { return has(t, "[gMASK]") && has(t, "</think>"); };
+  return s;
+}
+
+ReasoningSyntax step3() {
+  ReasoningSyntax s = think("step3");
+  s.always = true;
+  return s;
+}
+
+ReasoningSyntax by_default(ReasoningSyntax s) {
+  s.by_default = true;
+  return s;
+}
+
+// Qwen's models may call a tool within a thought.
+ReasoningSyntax qwen3() {
+  ReasoningSyntax s = by_default(think("qwen3", {"mimo", "exaone4", "smollm3", "think"}));
+  s.cut = {"<tool_call>\n<function="};
+  s.in_template = [](Source t) { return has(t, "<think>") || has(t, "</think>"); };
+  return s;
+}
+
+const ReasoningSyntax kAll[] = {harmony(),
+                                cohere(),
+                                gemma4(),
+                                mistral(),
+                                granite(),
+                                seed_oss(),
+                                apertus(),
+                                hunyuan(),
+                                ernie45(),
+                                kimi_k2(),
+                                deepseek_r1(),
+                                deepseek_v3(),
+                                minimax_m2(false),
+                                minimax_m2(true),
+                                glm45(),
+                                step3(),
+                                by_default(think("step3p5")),
+                                by_default(think("olmo3")),
+                                by_default(think("nemotron_v3")),
+                                by_default(think("holo2")),
+                                think("hy_v3"),
+                                think("poolside_v1"),
+                                qwen3()};
+
+}  // namespace
+
+std::vector<const ReasoningSyntax*> reasoning_syntaxes() {
+  std::vector<const ReasoningSyntax*> all;
+  for (const ReasoningSyntax& syntax : kAll) {
+    if (syntax.tools.empty() || tool_syntax(syntax.tools) != nullptr) all.push_back(&syntax);
+  }
+  return all;
+}
+
+}  // namespace sluice
