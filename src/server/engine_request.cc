@@ -32,10 +32,10 @@ std::optional<GrammarSpec> call_grammar(Call& call) {
     one["parameters"] = parameters != function.end() && parameters->is_object() ? *parameters : Json();
     functions.push_back(std::move(one));
   }
-  const std::string param = required ? "tool_choice" : strict ? "tools" : "parallel_tool_calls";
+  const std::string param(required ? chat.names.choice : strict ? chat.names.tools : chat.names.parallel);
   if (functions.empty()) {
-    throw invalid_value("tool_choice.function.name",
-                        fmt::format("Invalid value: '{}'. 'tools' has no such function.", quotable(name)));
+    throw invalid_value(std::string(chat.names.chosen), fmt::format("Invalid value: '{}'. '{}' has no such function.",
+                                                                    quotable(name), chat.names.tools));
   }
   if (!required && !strict && chat.parallel_tool_calls) return std::nullopt;
   if (call.info().tool_syntax.empty()) {
@@ -99,6 +99,23 @@ std::vector<TokenId> tokenize_text(const Call& call, const std::string& text, bo
   return call.engine().tokenize(text, add_special_tokens);
 }
 
+// Sets the template's variables for thoughts, as far as it has them.
+static void set_thinking(Call& call, Json& variables) {
+  const auto& fields = call.fields.of<ConversationFields>();
+  const ModelInfo& info = call.info();
+  if (fields.thinks && !info.thinking_switch.empty()) variables[info.thinking_switch] = *fields.thinks;
+  const bool cannot_think = info.thinking_switch.empty() && info.reasoning_syntax.empty();
+  if (fields.thinks.value_or(false) && cannot_think && !fields.thinking_param.empty()) {
+    call.unknown.add(fields.thinking_param);
+  }
+  if (fields.effort.empty()) return;
+  if (fields.effort == "none" ? info.template_takes_no_effort : info.template_takes_effort) {
+    variables["reasoning_effort"] = fields.effort;
+  } else if (fields.effort != "none" && !fields.effort_param.empty()) {
+    call.unknown.add(fields.effort_param);
+  }
+}
+
 ChatPrompt chat_prompt(Call& call, bool with_tools) {
   const auto& fields = call.fields.of<ConversationFields>();
   ChatPrompt chat;
@@ -108,8 +125,7 @@ ChatPrompt chat_prompt(Call& call, bool with_tools) {
     if (with_tools) chat.tools = dump_json(tools);
   }
   Json variables = fields.template_kwargs;
-  if (fields.thinks) variables["enable_thinking"] = *fields.thinks;
-  if (!fields.effort.empty()) variables["reasoning_effort"] = fields.effort;
+  set_thinking(call, variables);
   if (variables.is_object()) chat.template_kwargs = dump_json(variables);
   chat.add_generation_prompt = fields.add_generation_prompt;
   return chat;
@@ -128,6 +144,9 @@ ChatRequest chat_request(Call& call) {
                       .add_special_tokens = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(false)};
   request.request.prompt_param = "messages";
   request.request.max_tokens_is_default = !call.fields.of<GenerationFields>().has_max_tokens;
+  if (!call.info().reasoning_syntax.empty()) {
+    request.request.thinking_token_budget = call.fields.of<ConversationFields>().thinking_budget;
+  }
   if (std::optional<GrammarSpec> calls = call_grammar(call)) {
     if (request.request.grammar) {
       throw ApiError{

@@ -26,14 +26,25 @@ struct GenerationFields {
   std::optional<GrammarSpec> grammar;
 };
 
+// What the request calls its fields of tools, for errors.
+struct ToolNames {
+  std::string_view tools = "tools";
+  std::string_view choice = "tool_choice";
+  std::string_view chosen = "tool_choice.function.name";
+  std::string_view parallel = "parallel_tool_calls";
+};
+
 struct ConversationFields {
-  Json messages;                       // array, as the client wrote it, or null
-  Json tools;                          // array or null
-  Json tool_choice;                    // "none", "auto", "required", an object that names a function, or null
-  Json template_kwargs;                // object or null
-  std::optional<bool> thinks;          // what the template is asked for; none: its own default
-  std::string effort;                  // how much the model is to think, or empty
-  std::optional<int> thinking_budget;  // tokens of thought
+  Json messages;         // array, as the client wrote it, or null
+  Json tools;            // array or null
+  Json tool_choice;      // "none", "auto", "required", an object that names a function, or null
+  Json template_kwargs;  // object or null
+  ToolNames names;
+  std::optional<bool> thinks;                     // what the template is asked for; none: its own default
+  std::string effort;                             // how much the model is to think, or empty
+  std::optional<int> thinking_budget;             // tokens of thought
+  std::string_view thinking_param, effort_param;  // the request's fields of them, named in a warning when the model
+                                                  // cannot do what they ask for; empty: no warning
   bool parallel_tool_calls = true;
   bool add_generation_prompt = true;
 };

@@ -36,6 +36,7 @@ void set_thinking(Fields& f, const Json& v) {
                                                quotable(type)));
   }
   conversation.thinks = type != "disabled";
+  conversation.thinking_param = "thinking";
 }
 
 // Edits of the conversation on the server. The one that keeps everything asks for nothing.
@@ -87,7 +88,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .type = Type::kObject,
      .max_bytes = kLabelBytes,
      .fallback = "disabled",
-     .help = "type: enabled (with budget_tokens), adaptive or disabled; sets the template's enable_thinking",
+     .help = "type: enabled (with budget_tokens), adaptive or disabled: turns thoughts on or off",
      .set = set_thinking},
     {.name = "cache_control",
      .type = Type::kObject,
@@ -138,6 +139,7 @@ void translate_tools(const AnthropicFields& fields, ConversationFields& conversa
 
 void translate_tool_choice(const AnthropicFields& fields, ConversationFields& conversation, UnknownFields& unknown) {
   const Json& choice = fields.tool_choice;
+  conversation.names.parallel = "tool_choice.disable_parallel_tool_use";
   if (!choice.is_object()) return;
   const FieldPath path = "tool_choice";
   note_unknown(choice, path, {"type", "name", "disable_parallel_tool_use"}, unknown);
@@ -147,6 +149,7 @@ void translate_tool_choice(const AnthropicFields& fields, ConversationFields& co
   } else if (type == "any") {
     conversation.tool_choice = "required";
   } else if (type == "tool") {
+    conversation.names.chosen = "tool_choice.name";
     conversation.tool_choice = {{"type", "function"}, {"function", {{"name", required_string(choice, "name", path)}}}};
   } else {
     const FieldPath type_path = path / "type";

@@ -42,6 +42,7 @@ void set_effort(Fields& f, const Json& v, const FieldPath& path) {
                                           quotable(level)));
   }
   f.of<ConversationFields>().effort = level;
+  f.of<ConversationFields>().effort_param = "output_config.effort";
 }
 
 void set_output_config(Fields& f, const Json& v) {
@@ -109,8 +110,9 @@ constexpr auto kParameters = std::to_array<Parameter>({
 void run(Call& call) {
   expect_generates(call);
   translate_conversation(call);
-  // The budget is a goal that models are trained for. It is not enforced, which the answer says.
-  if (call.fields.of<ConversationFields>().thinking_budget) call.unknown.add("thinking.budget_tokens");
+  // A budget cannot be enforced where thoughts cannot be told from the answer, which a header says.
+  const bool has_budget = call.fields.of<ConversationFields>().thinking_budget.has_value();
+  if (has_budget && call.info().reasoning_syntax.empty()) call.unknown.add("thinking.budget_tokens");
   const bool stream = call.fields.of<GenerationFields>().stream;
   GenerationJob job;
   job.chat = chat_request(call);

@@ -90,6 +90,7 @@ void set_think(Fields& f, const Json& v) {
   }
   auto& conversation = f.of<ConversationFields>();
   conversation.thinks = v != false;
+  conversation.thinking_param = conversation.effort_param = "think";
   if (v.is_string()) conversation.effort = v.get<std::string>();
 }
 
@@ -137,7 +138,7 @@ constexpr auto kGeneration = std::to_array<Parameter>({
      .type = Type::kAny,
      .max_bytes = kLabelBytes,
      .fallback = "as the template says",
-     .help = "true, false, low, medium or high; sets the template's enable_thinking and reasoning_effort",
+     .help = "true, false, low, medium or high: turns thoughts on or off, and says how much",
      .set = set_think},
     refused("logprobs", "[false]"),
     refused("top_logprobs", "[0]"),

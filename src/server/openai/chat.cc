@@ -1,7 +1,6 @@
 // /v1/chat/completions.
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <array>
 #include <utility>
 #include <variant>
@@ -270,16 +269,8 @@ void apply_legacy_functions(Call& call) {
   conversation.tools = legacy_tools(legacy);
   conversation.tool_choice = legacy_tool_choice(legacy);
   conversation.parallel_tool_calls = call.info().tool_syntax.empty();  // forbidden where calls are read at all
-  if (!conversation.tool_choice.is_object()) return;
-  const Json& name = conversation.tool_choice["function"]["name"];
-  const bool known = std::ranges::any_of(legacy.functions, [&](const Json& f) { return f.at("name") == name; });
-  if (!known) {
-    throw invalid_value("function_call.name", fmt::format("Invalid value: '{}'. 'functions' has no such function.",
-                                                          quotable(name.get<std::string>())));
-  }
-  if (call.info().tool_syntax.empty()) {
-    throw unsupported_parameter("function_call", "constrains calls, and how this model writes them is not known");
-  }
+  conversation.names = {
+      .tools = "functions", .choice = "function_call", .chosen = "function_call.name", .parallel = "functions"};
 }
 
 // Checks rules between fields.
@@ -314,14 +305,10 @@ void run(Call& call) {
   const auto& chat = call.fields.of<ChatFields>();
   const auto& generation = call.fields.of<GenerationFields>();
   const auto& reasoning = call.fields.of<ReasoningFields>();
-  const auto& legacy = call.fields.of<LegacyFunctions>();
   if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;
 
+  call.fields.of<ConversationFields>().thinking_budget = reasoning.budget;
   ChatRequest request = chat_request(call);
-  if (legacy.used() && request.request.grammar && request.request.grammar->kind == "tool_calls") {
-    request.request.grammar->param = legacy.function_call.is_object() ? "function_call" : "functions";
-  }
-  request.request.thinking_token_budget = reasoning.budget;
   request.request.max_tokens_is_default = !generation.has_max_tokens && !chat.has_max_completion_tokens;
 
   GenerationJob job;
@@ -342,7 +329,7 @@ void run(Call& call) {
                     .top_logprobs = chat.top_logprobs,
                     .keep_stop = request.request.sampling.include_stop_str_in_output,
                     .thinks = !call.info().reasoning_syntax.empty()},
-      ChatOptions{.legacy_functions = legacy.used(), .include_reasoning = reasoning.include_reasoning});
+      ChatOptions{.legacy_functions = call.fields.of<LegacyFunctions>().used(), .include_reasoning = reasoning.include_reasoning});
   job.chat = std::move(request);
   call.generate(std::move(job));
 }

@@ -6,6 +6,10 @@ namespace {
 
 class Anthropic : public ServerTest {
  protected:
+  Anthropic() {
+    engine.info().thinking_switch = "enable_thinking";
+    engine.info().template_takes_effort = true;
+  }
   static Json body(const Json& more = Json::object()) {
     Json body = {{"model", "fake"}, {"max_tokens", 1000}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
     body.update(more);
@@ -181,6 +185,20 @@ TEST_F(Anthropic, FieldsReachTheEngine) {
   const TestResponse budget = messages({{"thinking", {{"type", "enabled"}, {"budget_tokens", 50}}}});
   EXPECT_EQ(budget.status, 200);
   EXPECT_NE(budget.headers.at("x-sluice-warning").find("thinking.budget_tokens"), std::string::npos);
+  EXPECT_FALSE(engine.last_request().thinking_token_budget);
+  engine.info().reasoning_syntax = "deepseek_r1";
+  const TestResponse enforced = messages({{"thinking", {{"type", "enabled"}, {"budget_tokens", 50}}}});
+  EXPECT_FALSE(enforced.headers.contains("x-sluice-warning"));
+  EXPECT_EQ(engine.last_request().thinking_token_budget, 50);
+}
+
+TEST_F(Anthropic, AModelThatCannotThinkSaysSo) {
+  engine.info().thinking_switch.clear();
+  engine.info().template_takes_effort = false;
+  EXPECT_EQ(prompt(Json::object()), "user:hi|>");
+  const TestResponse asked = messages({{"thinking", {{"type", "adaptive"}}}, {"output_config", {{"effort", "low"}}}});
+  EXPECT_EQ(asked.json()["content"][0]["text"], "user:hi|>");
+  EXPECT_EQ(asked.headers.at("x-sluice-warning"), "unknown fields ignored: thinking, output_config.effort");
 }
 
 TEST_F(Anthropic, CountTokens) {

@@ -6,6 +6,10 @@ namespace {
 
 class Ollama : public ServerTest {
  protected:
+  Ollama() {
+    engine.info().thinking_switch = "enable_thinking";
+    engine.info().template_takes_effort = true;
+  }
   TestResponse ask(std::string_view path, const Json& more, bool stream = false) {
     Json body = {{"model", "fake:latest"}, {"stream", stream}};
     body.update(more);

@@ -9,6 +9,10 @@ using server::ResponseStore;
 
 class Responses : public ServerTest {
  protected:
+  Responses() {
+    engine.info().thinking_switch = "enable_thinking";
+    engine.info().template_takes_effort = true;
+  }
   TestResponse create(const Json& more, std::string_view headers = "") {
     Json body = {{"model", "fake"}, {"input", "hi"}};
     body.update(more);

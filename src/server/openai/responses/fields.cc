@@ -61,7 +61,8 @@ void set_reasoning(Fields& f, const Json& v) {
   f.of<ResponseFields>().effort = level;
   auto& conversation = f.of<ConversationFields>();
   conversation.thinks = level != "none";
-  if (level != "none") conversation.effort = level;
+  conversation.effort = level;
+  conversation.effort_param = "reasoning.effort";
 }
 
 // "none", "auto", "required" or {"type": "function", "name": ...}.
@@ -74,6 +75,7 @@ void set_tool_choice(Fields& f, const Json& v) {
       throw unsupported_parameter(path, fmt::format("is of type '{}': only 'function' is supported", quotable(type)));
     }
     choice = {{"type", "function"}, {"function", {{"name", required_string(v, "name", path)}}}};
+    f.of<ConversationFields>().names.chosen = "tool_choice.name";
   } else {
     const std::string& name = expect_string(v, path);
     if (name != "none" && name != "auto" && name != "required") {
@@ -169,7 +171,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .type = Type::kObject,
      .max_bytes = kLabelBytes,
      .fallback = "as the template says",
-     .help = "effort: sets the template's reasoning_effort and enable_thinking",
+     .help = "effort: how much to think; none turns thoughts off",
      .set = set_reasoning},
     {.name = "include",
      .type = Type::kArray,

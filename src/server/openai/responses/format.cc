@@ -3,9 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <variant>
-
 namespace sluice::server {
 namespace {
 
@@ -37,9 +34,6 @@ std::string ResponseFormat::on_event(int, Event event) {
     send("response.created", {{"response", begun}});
     send("response.in_progress", {{"response", begun}});
   }
-  const bool thinks = std::ranges::any_of(
-      event.deltas, [](const Delta& delta) { return std::holds_alternative<ReasoningDelta>(delta); });
-  if (thinks) reasoning_tokens_ += static_cast<int>(event.tokens.size());
   for (const Delta& delta : event.deltas) blocks_.add(delta);
   if (event.finish) {
     finish_ = std::move(event.finish);
@@ -173,7 +167,7 @@ Json ResponseFormat::usage() const {
   return {{"input_tokens", usage_.prompt_tokens},
           {"input_tokens_details", {{"cached_tokens", usage_.cached_tokens}}},
           {"output_tokens", usage_.completion_tokens},
-          {"output_tokens_details", {{"reasoning_tokens", reasoning_tokens_}}},
+          {"output_tokens_details", {{"reasoning_tokens", usage_.reasoning_tokens}}},
           {"total_tokens", usage_.prompt_tokens + usage_.completion_tokens}};
 }
 

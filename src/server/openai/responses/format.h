@@ -47,7 +47,6 @@ class ResponseFormat final : public AnswerFormat, private AnswerBlocks::Observer
   std::string out_;   // what the stream sends for the current event
   std::optional<Finish> finish_;
   Usage usage_;
-  int reasoning_tokens_ = 0;
 };
 
 }  // namespace sluice::server
