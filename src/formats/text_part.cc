@@ -152,10 +152,14 @@ int hidden_per_head(const Json& values) {
 
 // Llama 3.2 Vision. The layers that attend to images are skipped without images. The embedding has rows for image
 // tokens, which the head does not have.
-void leave_out_cross_attention(Json& values, Tensors& tensors) {
+void leave_out_cross_attention(const Config& whole, Json& values, Tensors& tensors) {
   const auto cross = values.value("cross_attention_layers", std::vector<int>{});
   values.erase("cross_attention_layers");
   const int depth = values.value("num_hidden_layers", 0);
+  if (depth > static_cast<int64_t>(tensors.size())) {  // before the loop over them
+    whole.refuse("text_config.num_hidden_layers",
+                 fmt::format("{} is impossible: the text decoder has only {} tensors", depth, tensors.size()));
+  }
   std::map<std::string, std::string> renamed;  // old prefix to new prefix
   int kept = 0;
   for (int i = 0; i < depth; ++i) {
@@ -213,7 +217,7 @@ void take_text_part(Config& config, Tensors& tensors) {
   }
   values["architectures"] = Json::array({decoder->architecture});
   if (decoder->model_type == "glm4v_text") values["head_dim"] = hidden_per_head(values);
-  if (decoder->model_type == "mllama_text_model") leave_out_cross_attention(values, text);
+  if (decoder->model_type == "mllama_text_model") leave_out_cross_attention(config, values, text);
   log::info("{}: loading only the text decoder, {}; skipped {} tensors of other parts", config.origin(),
             decoder->architecture, others);
   const std::string origin = apart ? fmt::format("{}: {}", config.origin(), place.substr(1)) : config.origin();

@@ -434,7 +434,9 @@ TEST(Quantized, TellsWhatDoesNotStayPacked) {
     const auto found = std::ranges::find_if(
         warnings, [](const std::string& w) { return w.find("do not stay packed") != std::string::npos; });
     EXPECT_EQ(found != warnings.end(), act_order);
-    if (act_order && found != warnings.end()) EXPECT_NE(found->find("act-order"), std::string::npos) << *found;
+    if (act_order && found != warnings.end()) {
+      EXPECT_NE(found->find("act-order"), std::string::npos) << *found;
+    }
   }
 }
 
