@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Arguments {
   std::string model, file;
+  int repeat = 1;
   bool slowest = false;
 };
 
@@ -134,6 +135,11 @@ Json summary(const std::vector<double>& seconds) {
   return out;
 }
 
+// The least time of each grammar and mask: what other programs on the machine add is left out.
+void take_least(std::vector<double>& times, const std::vector<double>& again) {
+  for (size_t i = 0; i < times.size(); ++i) times[i] = std::min(times[i], again[i]);
+}
+
 int bench(const Arguments& a) {
   const std::vector<Case> cases = read_cases(a.file);
   const auto tokenizer = Tokenizer::open(local_text(a.model));
@@ -142,6 +148,12 @@ int bench(const Arguments& a) {
   const double vocabulary_seconds = seconds_since(begin);
   Times times;
   for (const Case& c : cases) measure(c, *tokenizer, vocabulary, a.slowest, times);
+  for (int i = 1; i < a.repeat; ++i) {
+    Times again;
+    for (const Case& c : cases) measure(c, *tokenizer, vocabulary, false, again);
+    take_least(times.compile, again.compile);
+    take_least(times.mask, again.mask);
+  }
   print_result({{"grammars", cases.size()},
                 {"refused", times.refused},
                 {"wrong_verdicts", times.wrong},
@@ -161,6 +173,8 @@ std::function<int()> declare(CLI::App& app) {
                  "lines {\"schema\": ..., \"tests\": [{\"data\": ..., \"valid\": ...}]} (MaskBench) or {\"regex\"|...: "
                  "..., \"instances\": [...]}")
       ->required();
+  app.add_option("--repeat", a->repeat, "runs, of which the least time of every grammar and mask counts")
+      ->check(CLI::Range(1, 1000));
   app.add_flag("--slowest", a->slowest,
                "print the slowest mask and the compile time of every grammar to standard error");
   return [a] { return bench(*a); };

@@ -24,6 +24,10 @@ Automaton without(const std::optional<Automaton>& all, const Automaton& otherwis
 
 Alternatives Document::negative(const Alternative& to, const Json& schema, int depth) {
   check_annotations(schema);
+  for (const char* keyword : {"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"}) {
+    if (schema.contains(keyword)) refuse(schema, keyword, "within 'not' is not supported");
+  }
+  const Changed unseen(unseen_, unseen_ + 1);
   Alternatives out;
   const auto add_all = [&](Alternatives more) {
     for (Alternative& one : more) add(out, std::move(one));

@@ -95,6 +95,8 @@ void Document::add(Alternatives& out, Alternative one) {
 const Alternatives& Document::normal_form(const Goal& goal) {
   std::unique_ptr<Alternatives>& form = forms_[goal];
   if (!form) {
+    // Other values than the one at hand are evaluated apart from it.
+    const Changed watched(watched_, 0), unseen(unseen_, 0);
     Alternatives all;
     for (const Type type : kTypes) add(all, {.type = type});
     for (const Condition& condition : goal) all = apply(all, condition, 0);
@@ -131,21 +133,30 @@ int Document::count(const Json& schema, const char* keyword, int otherwise) cons
 
 // Keywords of the standard that say something of values but are not among those that are applied.
 void Document::check_annotations(const Json& schema) const {
-  for (const char* keyword : {"unevaluatedProperties", "unevaluatedItems"}) {
-    const Json* value = member(schema, keyword);
-    if (value == nullptr || (value->is_boolean() && value->get<bool>())) continue;
-    refuse(schema, keyword, "is not supported");
-  }
-  for (const char* keyword : {"$dynamicRef", "$recursiveRef", "disallow", "extends", "divisibleBy"}) {
+  for (const char* keyword : {"disallow", "extends", "divisibleBy"}) {
     if (schema.contains(keyword)) refuse(schema, keyword, "is not supported");
   }
 }
 
 Alternatives Document::positive(const Alternative& to, const Json& schema, int depth) {
   check_annotations(schema);
-  if (const Json* reference = member(schema, "$ref"); reference != nullptr) {
-    if (!reference->is_string()) refuse(schema, "$ref", "expected a string");
-    const Json* target = resolve(schema, reference->get<std::string>());
+  if (!has_unevaluated(schema)) return keywords(to, schema, depth);
+  // Only what is evaluated within this schema counts.
+  Alternatives all;
+  {
+    const Changed watched(watched_, 1), unseen(unseen_, 0);
+    all = keywords(to, schema, depth);
+  }
+  return unevaluated(std::move(all), to, schema);
+}
+
+Alternatives Document::keywords(const Alternative& to, const Json& schema, int depth) {
+  const Json* reference = member(schema, "$ref");
+  const bool dynamic = schema.contains("$dynamicRef") || schema.contains("$recursiveRef");
+  if (reference != nullptr && dynamic) refuse(schema, "$ref", "beside a dynamic reference is not supported");
+  if (reference != nullptr || dynamic) {
+    if (reference != nullptr && !reference->is_string()) refuse(schema, "$ref", "expected a string");
+    const Json* target = dynamic ? dynamic_target(schema) : resolve(schema, reference->get<std::string>());
     if (target == nullptr)
       refuse(schema, "$ref", fmt::format("'{}' is not in the schema", reference->get<std::string>()));
     const Alternatives referred = apply_one(to, {target, false}, depth + 1);
@@ -190,11 +201,13 @@ Alternatives Document::conditional(const Alternatives& to, const Json& schema, i
     return value;
   };
   if (const Json* all = list("allOf")) out = all_of(std::move(out), *all, false, depth);
-  if (const Json* any = list("anyOf")) out = any_of(out, *any, false, depth);
+  if (const Json* any = list("anyOf")) {
+    out = watched_ > 0 ? any_together(out, schema, *any, depth) : any_of(out, *any, false, depth);
+  }
   if (const Json* one = list("oneOf")) out = one_of(out, schema, *one, depth);
   if (const Json* inner = member(schema, "not")) out = apply(out, {inner, true}, depth + 1);
   const Json *if_ = member(schema, "if"), *then = member(schema, "then"), *otherwise = member(schema, "else");
-  if (if_ != nullptr && (then != nullptr || otherwise != nullptr)) {
+  if (if_ != nullptr && (then != nullptr || otherwise != nullptr || watched_ > 0)) {
     Alternatives yes = apply(out, {if_, false}, depth + 1), no = apply(out, {if_, true}, depth + 1);
     if (then != nullptr) yes = apply(yes, {then, false}, depth + 1);
     if (otherwise != nullptr) no = apply(no, {otherwise, false}, depth + 1);
@@ -280,6 +293,7 @@ bool Document::apart(const Alternative& a, const Alternative& b) {
 
 // The listed values of the alternative's type, or all others.
 Alternatives Document::values(const Alternative& to, const Json& schema, const Json& list, bool negated, int depth) {
+  const Changed unseen(unseen_, unseen_ + 1);
   std::vector<const Json*> same_type;
   for (const Json& value : list) {
     budget_.step(4);
@@ -431,7 +445,7 @@ void Document::restrict_string(Alternative& to, const Json& schema) {
 void Document::restrict_array(Alternative& to, const Json& schema) {
   at_least_count(to, count(schema, "minItems", 0));
   if (schema.contains("maxItems")) at_most_count(to, count(schema, "maxItems", 0));
-  ItemRules rules;
+  ItemRules rules{.prefix = {}, .rest = {}, .evaluates = evaluates()};
   const Json *prefix = member(schema, "prefixItems"), *items = member(schema, "items");
   if (prefix == nullptr && items != nullptr && items->is_array()) {
     prefix = items;
@@ -444,7 +458,8 @@ void Document::restrict_array(Alternative& to, const Json& schema) {
   if (const Json* v = member(schema, "contains")) {
     Contains contains{.item = {{v, false}}, .least = count(schema, "minContains", 1), .most = -1};
     if (schema.contains("maxContains")) contains.most = count(schema, "maxContains", 0);
-    if (contains.least > 0 || contains.most >= 0) to.contains.push_back(std::move(contains));
+    // What holds nothing may still evaluate items.
+    if (contains.least > 0 || contains.most >= 0 || watched_ > 0) to.contains.push_back(std::move(contains));
   }
   const Json* unique = member(schema, "uniqueItems");
   if (unique != nullptr && unique->is_boolean() && unique->get<bool>()) {
@@ -470,7 +485,7 @@ void Document::restrict_object(Alternative& to, const Json& schema) {
     }
     return names;
   };
-  MemberRules rules;
+  MemberRules rules{.properties = {}, .patterns = {}, .additional = {}, .evaluates = evaluates()};
   if (const Json* v = object("properties")) {
     for (const auto& [name, inner] : v->items()) {
       budget_.step(4);

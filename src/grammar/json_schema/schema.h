@@ -34,11 +34,13 @@ inline constexpr std::array<Type, 7> kTypes = {Type::kNull,   Type::kTrue,  Type
 struct ItemRules {
   std::vector<Goal> prefix;
   Goal rest;
+  bool evaluates = false;  // for unevaluatedItems: not within "not" and not of a constant
 };
 struct MemberRules {
   std::map<std::string, Goal> properties;
   std::vector<std::pair<std::string, Goal>> patterns;
   Goal additional;
+  bool evaluates = false;  // for unevaluatedProperties
 };
 struct Contains {
   Goal item{};
@@ -61,6 +63,19 @@ struct Alternative {
   std::map<std::string, std::set<std::string>> implied{};  // a member requires others
 };
 using Alternatives = std::vector<Alternative>;
+
+// Changes a count while it lives.
+class Changed {
+ public:
+  Changed(int& count, int to) : count_(count), before_(count) { count_ = to; }
+  ~Changed() { count_ = before_; }
+  Changed(const Changed&) = delete;
+  Changed& operator=(const Changed&) = delete;
+
+ private:
+  int& count_;
+  const int before_;
+};
 
 // One document: finds what references mean, and brings goals into the normal form.
 class Document {
@@ -113,11 +128,19 @@ class Document {
   void add(Alternatives& out, Alternative one);
   int count(const Json& schema, const char* keyword, int otherwise) const;
   void check_annotations(const Json& schema) const;
+  bool has_unevaluated(const Json& schema) const;
+  Alternatives keywords(const Alternative& to, const Json& schema, int depth);
+  Alternatives unevaluated(Alternatives to, const Alternative& from, const Json& schema);
+  Alternatives any_together(const Alternatives& to, const Json& schema, const Json& list, int depth);
+  const Json* dynamic_target(const Json& schema) const;
+  bool evaluates() const { return unseen_ == 0; }
 
   const Json root_;
   Budget& budget_;
   bool old_draft_ = false;      // siblings of $ref are ignored: draft 7 and before
   bool asserts_format_ = true;  // "format" is an annotation where $schema names 2019-09 or 2020-12
+  int unseen_ = 0;              // schemas around this one whose rules evaluate nothing
+  int watched_ = 0;             // schemas around this one with unevaluatedProperties or unevaluatedItems
   std::map<const Json*, Place> places_;
   std::map<std::string, const Json*> identifiers_;  // of $id, $anchor and their forms of old drafts
   std::vector<std::unique_ptr<Json>> made_;         // schemas for parts of constants
