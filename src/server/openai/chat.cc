@@ -314,22 +314,23 @@ void run(Call& call) {
   GenerationJob job;
   job.stream = generation.stream;
   job.headers = call.warnings();
-  job.format = std::make_unique<ChatFormat>(
-      call.model.engine,
-      FormatOptions{.id = "chatcmpl-" + call.request_id,
-                    .object = "chat.completion",
-                    .chunk_object = "chat.completion.chunk",
-                    .model = call.model.name,
-                    .fingerprint = fingerprint(call.info()),
-                    .n = generation.n,
-                    .stream = generation.stream,
-                    .include_usage = generation.include_usage,
-                    .continuous_usage = generation.continuous_usage,
-                    .logprobs = chat.want_logprobs,
-                    .top_logprobs = chat.top_logprobs,
-                    .keep_stop = request.request.sampling.include_stop_str_in_output,
-                    .thinks = !call.info().reasoning_syntax.empty()},
-      ChatOptions{.legacy_functions = call.fields.of<LegacyFunctions>().used(), .include_reasoning = reasoning.include_reasoning});
+  job.format =
+      std::make_unique<ChatFormat>(call.model.engine,
+                                   FormatOptions{.id = "chatcmpl-" + call.request_id,
+                                                 .object = "chat.completion",
+                                                 .chunk_object = "chat.completion.chunk",
+                                                 .model = call.model.name,
+                                                 .fingerprint = fingerprint(call.info()),
+                                                 .n = generation.n,
+                                                 .stream = generation.stream,
+                                                 .include_usage = generation.include_usage,
+                                                 .continuous_usage = generation.continuous_usage,
+                                                 .logprobs = chat.want_logprobs,
+                                                 .top_logprobs = chat.top_logprobs,
+                                                 .keep_stop = request.request.sampling.include_stop_str_in_output,
+                                                 .thinks = !call.info().reasoning_syntax.empty()},
+                                   ChatOptions{.legacy_functions = call.fields.of<LegacyFunctions>().used(),
+                                               .include_reasoning = reasoning.include_reasoning});
   job.chat = std::move(request);
   call.generate(std::move(job));
 }
