@@ -3,14 +3,13 @@
 import asyncio
 import json
 
+import agents
+import instructor
+import langchain_openai
 import pytest
-
-agents = pytest.importorskip("agents", reason="openai-agents is not installed")
-instructor = pytest.importorskip("instructor", reason="instructor is not installed")
-langchain_openai = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage  # noqa: E402
-from langchain_core.tools import tool  # noqa: E402
-from pydantic import BaseModel, Field  # noqa: E402
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from pydantic import BaseModel, Field
 
 QUESTION = "What is the weather in Paris?"
 

@@ -14,6 +14,7 @@
 #include "grammar/hostile_grammars.h"
 #include "grammar/source.h"
 #include "grammar/vocabulary_of.h"
+#include "support/sanitized.h"
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTS_MEMORY 1
@@ -105,7 +106,9 @@ std::vector<std::string> many_tokens() {
   return out;
 }
 
-constexpr double kMostCompile = 1.1, kMostFill = 0.05;  // seconds
+constexpr double kSlower = kSanitized ? 40 : 1;
+constexpr double kMostCompile = 1.1 * kSlower, kMostFill = 0.05 * kSlower, kMostJitter = 0.25 * kSlower;  // seconds
+constexpr int kWords = sized(12, 4), kBytes = sized(1500, 150);
 constexpr double kMostCompileMib = 64, kMostRunMib = 256;
 
 struct Fills {
@@ -138,7 +141,7 @@ struct Costs {
   std::string refused;
 
   double slowest() const { return std::max({words.slowest, first.slowest, second.slowest}); }
-  bool linear() const { return second.total < 4 * first.total + 0.25; }
+  bool linear() const { return second.total < 4 * first.total + kMostJitter; }
 };
 
 Costs measure(const Hostile& h, const std::shared_ptr<const Vocabulary>& words,
@@ -159,12 +162,12 @@ Costs measure(const Hostile& h, const std::shared_ptr<const Vocabulary>& words,
   if (!grammar) return costs;
   const Peak running;
   try {
-    costs.words = follow({grammar, words}, *words, 12, random);
-    const Fills again = follow({grammar, words}, *words, 12, random);
+    costs.words = follow({grammar, words}, *words, kWords, random);
+    const Fills again = follow({grammar, words}, *words, kWords, random);
     costs.words.slowest = std::max(costs.words.slowest, again.slowest);
     const Matcher m(grammar, bytes);
-    costs.first = follow(m, *bytes, 1500, random);
-    costs.second = follow(m, *bytes, 3000, random);
+    costs.first = follow(m, *bytes, kBytes, random);
+    costs.second = follow(m, *bytes, 2 * kBytes, random);
   } catch (const GrammarError& e) {
     costs.refused = e.what();
   }

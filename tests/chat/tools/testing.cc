@@ -145,9 +145,9 @@ ToolFunctions random_functions(std::mt19937& random, bool plain_strings, std::ve
   return functions;
 }
 
-// A random token that may come next; negative: none.
-TokenId random_token(const grammar::Matcher& matcher, size_t first, size_t last, std::mt19937& random) {
-  std::vector<uint32_t> words((last + 31) / 32);
+// A random token from `first` to `last` of `width` that may come next; negative: none.
+TokenId random_token(const grammar::Matcher& matcher, size_t first, size_t last, size_t width, std::mt19937& random) {
+  std::vector<uint32_t> words((width + 31) / 32);
   matcher.fill_mask(words);
   std::vector<TokenId> allowed;
   for (size_t id = first; id < last; ++id) {
@@ -162,7 +162,7 @@ std::string walk(grammar::Matcher matcher, const std::vector<std::string>& speci
   std::string text;
   while (text.size() < 20'000) {
     if (matcher.complete() && (matcher.ended() || random() % 2)) return text;
-    const TokenId token = random_token(matcher, 0, width, random);
+    const TokenId token = random_token(matcher, 0, width, width, random);
     if (token < 0 || !matcher.accept(token)) break;
     if (token < 256) {
       text += static_cast<char>(token);
@@ -291,8 +291,8 @@ void expect_sound(std::string_view syntax, const std::vector<std::string>& texts
     std::string text;
     for (int step = 0; step < 3000 && !(step > 20 && matcher.complete()); ++step) {
       const bool part = random() % 2 == 0;
-      TokenId token = random_token(matcher, part ? 256 : 0, part ? all : 256, random);
-      if (token < 0) token = random_token(matcher, 0, plain, random);
+      TokenId token = random_token(matcher, part ? 256 : 0, part ? all : 256, all, random);
+      if (token < 0) token = random_token(matcher, 0, plain, all, random);
       if (token < 0 || !matcher.accept(token)) break;
       const auto id = static_cast<size_t>(token);
       text += id < 256 ? std::string(1, static_cast<char>(id)) : id < plain ? special[id - 256] : parts[id - plain];

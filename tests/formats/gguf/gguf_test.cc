@@ -363,8 +363,10 @@ TEST_F(GgufCheckpointTest, EmbeddingGemmaHasDenseLayersBehindItsMean) {
 
 TEST_F(GgufCheckpointTest, BaichuansPositionsFollowFromItsDepth) {
   const auto open = [&](uint32_t blocks) {
-    const std::string bytes = with_tensors(sizes("baichuan", 1, 0, 64, 96, blocks), {{"token_embd.weight", {64, 10}}});
-    return open_checkpoint(write("m.gguf", bytes));
+    std::vector<Named> tensors = {{"token_embd.weight", {64, 10}}};
+    for (uint32_t i = 0; i < blocks; ++i) tensors.push_back({fmt::format("blk.{}.attn_norm.weight", i), {64}});
+    return open_checkpoint(
+        write("m.gguf", with_tensors(sizes("baichuan", tensors.size(), 0, 64, 96, blocks), tensors)));
   };
   EXPECT_EQ(open(32)->config.at<int>("max_position_embeddings"), 128);
   const auto larger = open(40);

@@ -62,7 +62,7 @@ TEST_F(LlamaCpp, FieldsReachTheEngine) {
   EXPECT_EQ(engine.last_request().sampling.top_k, 5);
   EXPECT_TRUE(engine.last_request().sampling.ignore_eos);
   complete({{"json_schema", {{"type", "object"}}}, {"seed", 4}});
-  EXPECT_EQ(engine.last_request().grammar.value().kind, "json_schema");
+  EXPECT_EQ(engine.last_request().grammar.value().kind, "json_schema_strict");
   EXPECT_EQ(engine.last_request().sampling.seed, 4);
 }
 
