@@ -231,7 +231,9 @@ TEST_P(AttentionTest, LongContextsMatchTheReference) {
     const std::vector<Scene::Span> spans = {{0, 1290, 1300}, {1, 511, 512}, {2, 510, 513}};
     scene.attend(device.ctx, spans, out);
     scene.attend(reference.ctx, spans, expected);
-    for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], attention_tolerance(config.type));
+    // ALiBi's biases grow with the distance, and so does their rounding.
+    const float tolerance = attention_tolerance(config.type) * (config.alibi ? 4.0f : 1.0f);
+    for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], tolerance);
   }
 }
 
