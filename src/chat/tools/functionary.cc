@@ -11,7 +11,7 @@ bool in_template(std::string_view source) {
   return has_texts(source, {"<function=", "</function>"}, {"<parameter=", "<tool_call>"});
 }
 
-const ToolSyntax syntax = call_syntax<format>("functionary_v3.1", in_template);
+const ToolSyntax syntax = call_syntax<format>("functionary_v3.1", in_template, {"functionary"});
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace

@@ -12,7 +12,7 @@ const CallFormat format{.section_begin = {"<TOOLCALL>"},
 
 bool in_template(std::string_view source) { return has_texts(source, {"<TOOLCALL>"}); }
 
-const ToolSyntax syntax = call_syntax<format>("nemotron_json", in_template, {"llama_nemotron_json"});
+const ToolSyntax syntax = call_syntax<format>("nemotron_json", in_template, {"llama_nemotron_json", "nemotron"});
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace

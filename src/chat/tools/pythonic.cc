@@ -32,7 +32,7 @@ bool is_lfm2(std::string_view source) {
   return has_texts(source, {"<|tool_call_start|>"}) || has_texts(source, {"\"List of tools: "});
 }
 
-const ToolSyntax pythonic = call_syntax<bare>("pythonic", is_bare);
+const ToolSyntax pythonic = call_syntax<bare>("pythonic", is_bare, {"gemma3", "toolace"});
 const ToolSyntax llama4_pythonic = call_syntax<llama4>("llama4_pythonic", is_llama4);
 const ToolSyntax olmo3 = call_syntax<olmo>("olmo3", is_olmo3);
 const ToolSyntax lfm2 = call_syntax<lfm>("lfm2", is_lfm2);
