@@ -22,8 +22,11 @@ bool fails_now() {
 
 }  // namespace
 
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return fails_now() ? nullptr : std::malloc(size);
+}
 [[gnu::noinline]] void* operator new(size_t size) {
-  void* memory = fails_now() ? nullptr : std::malloc(size);
+  void* memory = operator new(size, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
