@@ -20,6 +20,7 @@ struct Dialect {
   std::string_view request_id_header = {};      // answers carry the request's id under this name, too; may be empty
   std::string_view model_suffix = {};           // what clients may append to a model's name
   std::vector<std::string_view> prefixes = {};  // paths that begin so get its errors, also when no route has them
+  bool any_content_type = false;                // its clients send JSON as curl does, without saying so
 };
 
 // Prints errors of requests that no dialect claims. Ends the program when no dialect is linked.

@@ -13,7 +13,11 @@ std::string error_body(const ApiError& error) { return dump_json({{"error", erro
 
 }  // namespace
 
-const Dialect kOllama{.name = "ollama", .error_body = error_body, .model_suffix = ":latest", .prefixes = {"/api/"}};
+const Dialect kOllama{.name = "ollama",
+                      .error_body = error_body,
+                      .model_suffix = ":latest",
+                      .prefixes = {"/api/"},
+                      .any_content_type = true};
 
 std::string rfc3339(int64_t microseconds_since_1970) {
   const auto seconds = static_cast<std::time_t>(microseconds_since_1970 / 1'000'000);

@@ -226,5 +226,18 @@ TEST_F(Ollama, ErrorsOfEveryLayer) {
   expect_refused(post("/api/chat", text, key), 503, "overloaded");
 }
 
+// curl -d says application/x-www-form-urlencoded. A page of another origin, which names its origin, may not send that.
+TEST_F(Ollama, ContentTypesOfCurl) {
+  const std::string body = R"({"model": "fake", "prompt": "hi", "stream": false})";
+  const auto with = [&](std::string_view headers) {
+    return send(fmt::format("POST /api/generate HTTP/1.1\r\nHost: localhost\r\n{}Content-Length: {}\r\n\r\n{}", headers,
+                            body.size(), body));
+  };
+  for (const char* type : {"", "Content-Type: application/x-www-form-urlencoded\r\n", "Content-Type: text/plain\r\n"}) {
+    EXPECT_EQ(with(type).status, 200) << type;
+    EXPECT_EQ(with(std::string(type) + "Origin: http://localhost\r\n").status, 415) << type;
+  }
+}
+
 }  // namespace
 }  // namespace sluice
