@@ -13,17 +13,21 @@
 namespace sluice {
 namespace {
 
-// Counts of parts of which each has a tensor of its own. Sorted.
+// Counts of parts that have tensors of their own, or, as shared experts, lie together in one. Sorted.
 constexpr auto kCounts = std::to_array<std::string_view>({
     "altup_num_inputs",
     "inner_group_num",
+    "moe_num_shared_experts",
     "n_layer",
     "n_layers",
+    "n_shared_experts",
     "num_dense_layers",
     "num_hidden_groups",
     "num_hidden_layers",
     "num_layers",
     "num_mem_blocks",
+    "num_nextn_predict_layers",
+    "num_shared_experts",
 });
 static_assert(std::ranges::is_sorted(kCounts));
 
@@ -33,6 +37,7 @@ constexpr auto kWidths = std::to_array<std::string_view>({
     "attention_head_dim",
     "attention_heads",
     "attention_hidden_size",
+    "block_multiple_of",
     "conv1d_width",
     "conv_L_cache",
     "conv_kernel",
@@ -77,6 +82,7 @@ constexpr auto kWidths = std::to_array<std::string_view>({
     "moe_intermediate_size",
     "moe_latent_size",
     "moe_num_experts",
+    "moe_shared_expert_intermediate_size",
     "multi_query_group_num",
     "n_embd",
     "n_groups",

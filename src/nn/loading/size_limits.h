@@ -7,7 +7,7 @@
 namespace sluice {
 
 // Throws Error(kUnsupportedModel) that names the key and what the file has, if
-// - a number of layers, blocks or groups is above the number of tensors and above 64, or
+// - a number of layers, blocks, groups or shared experts is above the number of tensors and above 64, or
 // - a width, or a number of heads, experts or tokens, is above the largest dimension of any tensor and above 65536.
 // Looks into nested objects, too. Marks no key as read.
 void check_sizes(const Checkpoint& checkpoint);
