@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/utf8.h"
 #include "grammar/source.h"
 #include "grammar/text_reader.h"
 
@@ -211,7 +212,7 @@ class Parser : TextReader {
     std::string plain;
     while (peek() != '"') {
       if (!more() || peek() == '\n') fail("a literal does not end");
-      append_utf8(letter_or_escape(), plain);
+      append_utf8(plain, letter_or_escape());
     }
     ++at_;
     return Automaton::literal(plain);

@@ -52,21 +52,4 @@ int TextReader::number(int most, int if_none) {
   return static_cast<int>(n);
 }
 
-void append_utf8(char32_t c, std::string& out) {
-  const auto add = [&](char32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (c < 0x80) return add(c);
-  if (c < 0x800) {
-    add(0xc0 | c >> 6);
-  } else {
-    if (c < 0x10000) {
-      add(0xe0 | c >> 12);
-    } else {
-      add(0xf0 | c >> 18);
-      add(0x80 | (c >> 12 & 0x3f));
-    }
-    add(0x80 | (c >> 6 & 0x3f));
-  }
-  add(0x80 | (c & 0x3f));
-}
-
 }  // namespace sluice::grammar

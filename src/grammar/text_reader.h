@@ -38,6 +38,4 @@ class TextReader {
   size_t at_ = 0;
 };
 
-void append_utf8(char32_t c, std::string& out);
-
 }  // namespace sluice::grammar

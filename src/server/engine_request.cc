@@ -79,6 +79,10 @@ void check_generation(Call& call, bool echo) {
   }
 }
 
+GrammarSpec schema_grammar(std::string schema, const FieldPath& path) {
+  return {.kind = "json_schema_strict", .text = std::move(schema), .param = path.str()};
+}
+
 Request base_request(Call& call) {
   const auto& fields = call.fields.of<GenerationFields>();
   Request request;

@@ -60,6 +60,9 @@ void expect_generates(const Call& call);
 // Rules between fields of generation. `echo`: max_tokens may be 0. Throws ApiError.
 void check_generation(Call& call, bool echo);
 
+// The grammar of a JSON schema in a request. Objects that declare properties have no others, unless the schema says so.
+GrammarSpec schema_grammar(std::string schema, const FieldPath& path);
+
 // A request for the engine with everything but its prompt.
 Request base_request(Call& call);
 

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace sluice::tokenizer {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
@@ -37,9 +39,6 @@ void for_each_code_point(std::string_view text, F&& f) {
     at += c.length;
   }
 }
-
-// Appends a scalar value (not a surrogate, at most U+10FFFF).
-void append_utf8(std::string& out, char32_t c);
 
 // Returns the length of the longest prefix that is valid UTF-8: text.size() when the whole text is.
 size_t valid_utf8_prefix(std::string_view text);

@@ -54,7 +54,7 @@ std::string random_text(Random& random, int characters) {
         c = 0xE000 + random() % (0x110000 - 0xE000);
         break;
     }
-    tokenizer::append_utf8(text, c);
+    append_utf8(text, c);
   }
   return text;
 }

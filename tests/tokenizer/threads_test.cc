@@ -34,7 +34,7 @@ std::string random_text(Random& random, int words) {
                          : kind == 5 ? U'0' + random() % 10
                          : kind == 6 ? U" \n"[random() % 2]
                                      : kOdd[random() % kOdd.size()];
-      tokenizer::append_utf8(text, c);
+      append_utf8(text, c);
     }
     if (kind < 6) text += ' ';
   }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+
 namespace sluice {
 namespace {
 
@@ -91,21 +93,9 @@ std::string json_quoted(std::string_view text) {
   return out += '"';
 }
 
-void append_utf8(std::string& out, char32_t c) {
-  if (c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) c = 0xfffd;
-  const auto tail = [&](int shift) { out += static_cast<char>(0x80 | ((c >> shift) & 0x3f)); };
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xc0 | (c >> 6));
-    tail(0);
-  } else if (c < 0x10000) {
-    out += static_cast<char>(0xe0 | (c >> 12));
-    tail(6), tail(0);
-  } else {
-    out += static_cast<char>(0xf0 | (c >> 18));
-    tail(12), tail(6), tail(0);
-  }
+void append_character(std::string& out, char32_t c) {
+  const bool surrogate = c >= 0xd800 && c <= 0xdfff;
+  append_utf8(out, c > 0x10ffff || surrogate ? U'\xfffd' : c);
 }
 
 std::string json_of_word(std::string_view word) {

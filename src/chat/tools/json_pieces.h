@@ -12,7 +12,7 @@ void append_json_escaped(std::string& out, std::string_view text);
 std::string json_quoted(std::string_view text);
 
 // Appends a character in UTF-8; what is none (a surrogate) becomes U+FFFD.
-void append_utf8(std::string& out, char32_t c);
+void append_character(std::string& out, char32_t c);
 
 // JSON of a bare word: numbers in Python's forms, True and true, None and null; else a string.
 std::string json_of_word(std::string_view word);

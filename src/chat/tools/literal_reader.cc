@@ -269,7 +269,7 @@ void LiteralReader::end_escape(std::string& json) {
     char32_t value = 0;
     for (const char c : text) value = value * 8 + static_cast<char32_t>(c - '0');
     std::string utf8;
-    append_utf8(utf8, value);
+    append_character(utf8, value);
     return add(utf8, json);
   }
   static constexpr std::string_view kNames = "abfnrtv\\'\"/\n", kMeanings = "\a\b\f\n\r\t\v\\'\"/\n";
@@ -285,16 +285,16 @@ void LiteralReader::add_unit(char32_t unit, std::string& json) {
   const char32_t first = std::exchange(surrogate_, 0);
   const bool second = unit >= 0xdc00 && unit <= 0xdfff;
   if (first != 0 && second) {
-    append_utf8(utf8, 0x10000 + ((first - 0xd800) << 10) + (unit - 0xdc00));
+    append_character(utf8, 0x10000 + ((first - 0xd800) << 10) + (unit - 0xdc00));
     return append_json_escaped(json, utf8);
   }
-  if (first != 0) append_utf8(utf8, first);
+  if (first != 0) append_character(utf8, first);
   append_json_escaped(json, utf8);
   utf8.clear();
   if (unit >= 0xd800 && unit <= 0xdbff) {
     surrogate_ = unit;
   } else if (unit != 0 || first == 0) {
-    append_utf8(utf8, unit);
+    append_character(utf8, unit);
     append_json_escaped(json, utf8);
   }
 }

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/utf8.h"
 #include "grammar/lark/document.h"
 #include "grammar/text_reader.h"
 
@@ -314,7 +315,7 @@ class Parser : TextReader {
     ++at_;
     while (peek() != '"') {
       if (!more() || at_line_end()) fail("a string does not end");
-      append_utf8(take("\\") ? escaped() : character(), plain);
+      append_utf8(plain, take("\\") ? escaped() : character());
     }
     ++at_;
     return plain;

@@ -29,8 +29,8 @@ void set_format(Fields& f, const Json& v, const FieldPath& path) {
                         fmt::format("Invalid value: '{}'. Supported values are: 'json_schema'.", quotable(type)));
   }
   const FieldPath schema = path / "schema";
-  f.of<GenerationFields>().grammar = {
-      "json_schema", dump_json(expect_object(required_member(v, "schema", path), schema)), schema.str()};
+  f.of<GenerationFields>().grammar =
+      schema_grammar(dump_json(expect_object(required_member(v, "schema", path), schema)), schema);
 }
 
 void set_effort(Fields& f, const Json& v, const FieldPath& path) {

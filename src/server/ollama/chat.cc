@@ -5,6 +5,7 @@
 #include "server/ollama/format.h"
 #include "server/ollama/options.h"
 #include "server/rows.h"
+#include "server/tool_rows.h"
 
 namespace sluice::server {
 namespace {
@@ -19,13 +20,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .fallback = "[]",
      .help = "the conversation: roles system, user, assistant, tool; without messages the model is only loaded",
      .set = assign<&ConversationFields::messages>},
-    {.name = "tools",
-     .type = Type::kArray,
-     .max_items = 128,
-     .max_bytes = 1 << 20,
-     .fallback = "none",
-     .help = "functions that the template tells the model about",
-     .set = assign<&ConversationFields::tools>},
+    tools_row(),
 });
 
 void run(Call& call) {

@@ -72,7 +72,7 @@ void set_format(Fields& f, const Json& v) {
   if (is_string(v, "json")) {
     grammar = {"json_object", "", "format"};
   } else if (v.is_object()) {
-    grammar = {"json_schema", dump_json(v), "format"};
+    grammar = schema_grammar(dump_json(v), "format");
   } else {
     throw invalid_value("format", "Invalid 'format': expected \"json\" or a JSON schema.");
   }

@@ -10,6 +10,7 @@
 #include "server/openai/legacy_functions.h"
 #include "server/openai/reasoning_fields.h"
 #include "server/openai/shared_fields.h"
+#include "server/tool_rows.h"
 
 namespace sluice::server {
 namespace {
@@ -230,18 +231,8 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .fallback = "0",
      .help = "alternatives to report for each token; needs logprobs",
      .set = assign<&ChatFields::top_logprobs>},
-    {.name = "tool_choice",
-     .type = Type::kAny,
-     .max_bytes = kLabelBytes,
-     .fallback = "auto",
-     .help = "none: the template is not told of the tools; auto; required: at least one call; an object names the "
-             "function that is called",
-     .set = set_tool_choice},
-    {.name = "parallel_tool_calls",
-     .type = Type::kBoolean,
-     .fallback = "true",
-     .help = "an answer may have several calls",
-     .set = assign<&ConversationFields::parallel_tool_calls>},
+    tool_choice_row(set_tool_choice),
+    parallel_tool_calls_row(),
     refused("audio"),
     refused("modalities", R"([["text"]])"),
     refused("prediction"),

@@ -25,9 +25,9 @@ void set_grammar(Fields& f, GrammarSpec grammar) {
 
 // A schema: an object or a boolean, or for some servers the text of one.
 void set_schema(Fields& f, const Json& value, const FieldPath& path) {
-  if (value.is_string()) return set_grammar(f, {"json_schema_strict", value.get<std::string>(), path.str()});
+  if (value.is_string()) return set_grammar(f, schema_grammar(value.get<std::string>(), path));
   if (!value.is_object() && !value.is_boolean()) throw invalid_type(path.str(), "an object", value);
-  set_grammar(f, {"json_schema_strict", dump_json(value), path.str()});
+  set_grammar(f, schema_grammar(dump_json(value), path));
 }
 
 void set_choice(Fields& f, const Json& value, const FieldPath& path) {

@@ -7,6 +7,7 @@
 
 #include "server/openai/grammar_fields.h"
 #include "server/openai/shared_fields.h"
+#include "server/tool_rows.h"
 
 namespace sluice::server {
 namespace {
@@ -240,13 +241,7 @@ constexpr auto kConversation = std::to_array<Parameter>({
          "the conversation: roles system, developer (treated as system), user, assistant, tool; content is a string "
          "or an array of text parts",
      .set = assign<&ConversationFields::messages>},
-    {.name = "tools",
-     .type = Type::kArray,
-     .max_items = 128,
-     .max_bytes = 1 << 20,
-     .fallback = "none",
-     .help = "functions that the template tells the model about",
-     .set = assign<&ConversationFields::tools>},
+    tools_row(),
     {.name = "chat_template_kwargs",
      .type = Type::kObject,
      .max_items = 64,

@@ -49,9 +49,8 @@ void set_grammar(Fields& f, const Json& v) {
   if (type == "regex") {
     grammar = {"regex", expect_string(value, value_path), value_path.str()};
   } else if (type == "json" || type == "json_schema") {
-    grammar = {"json_schema",
-               value.is_string() ? value.get<std::string>() : dump_json(expect_object(value, value_path)),
-               value_path.str()};
+    grammar = schema_grammar(value.is_string() ? value.get<std::string>() : dump_json(expect_object(value, value_path)),
+                             value_path);
   } else {
     throw invalid_value(path / "type", fmt::format("Invalid value: '{}'. Supported values are: 'json', 'json_schema', "
                                                    "'regex'.",

@@ -70,7 +70,7 @@ TEST_F(Tgi, ParametersReachTheEngine) {
   generate({{"grammar", {{"type", "regex"}, {"value", "a+"}}}});
   EXPECT_EQ(engine.last_request().grammar.value().text, "a+");
   generate({{"grammar", {{"type", "json"}, {"value", {{"type", "object"}}}}}});
-  EXPECT_EQ(engine.last_request().grammar.value().kind, "json_schema");
+  EXPECT_EQ(engine.last_request().grammar.value().kind, "json_schema_strict");
   const TestResponse unknown = generate({{"new_field", 1}});
   EXPECT_EQ(unknown.headers.at("x-sluice-warning"), "unknown fields ignored: parameters.new_field");
 }

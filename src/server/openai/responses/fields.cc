@@ -10,6 +10,7 @@
 #include "server/openai/responses/input.h"
 #include "server/openai/responses/store.h"
 #include "server/rows.h"
+#include "server/tool_rows.h"
 
 namespace sluice::server {
 namespace {
@@ -31,7 +32,7 @@ void set_text(Fields& f, const Json& v) {
     grammar = {"json_object", "", path.str()};
   } else if (type == "json_schema") {
     const FieldPath schema = path / "schema";
-    grammar = {"json_schema", dump_json(expect_object(required_member(*format, "schema", path), schema)), schema.str()};
+    grammar = schema_grammar(dump_json(expect_object(required_member(*format, "schema", path), schema)), schema);
     required_string(*format, "name", path);
   } else if (type != "text") {
     throw invalid_value(path / "type", fmt::format("Invalid value: '{}'. Supported values are: 'text', 'json_object', "
@@ -142,25 +143,9 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .fallback = "true",
      .help = "keep the response for an hour, while there is room",
      .set = assign<&ResponseFields::store>},
-    {.name = "tools",
-     .type = Type::kArray,
-     .max_items = 128,
-     .max_bytes = 1 << 20,
-     .fallback = "none",
-     .help = "functions that the template tells the model about",
-     .set = assign<&ResponseFields::tools>},
-    {.name = "tool_choice",
-     .type = Type::kAny,
-     .max_bytes = kLabelBytes,
-     .fallback = "auto",
-     .help = "none: the template is not told of the tools; auto; required: at least one call; an object names the "
-             "function that is called",
-     .set = set_tool_choice},
-    {.name = "parallel_tool_calls",
-     .type = Type::kBoolean,
-     .fallback = "true",
-     .help = "an answer may have several calls",
-     .set = assign<&ConversationFields::parallel_tool_calls>},
+    tools_row(assign<&ResponseFields::tools>),
+    tool_choice_row(set_tool_choice),
+    parallel_tool_calls_row(),
     {.name = "text",
      .type = Type::kObject,
      .max_bytes = kGrammarBytes,
