@@ -66,6 +66,11 @@ class BudgetConstraint final : public Constraint {
 
   bool ended() const override { return inner_ && inner_->ended(); }
   bool decides_end() const override { return inner_ && inner_->decides_end(); }
+  const void* group() const override { return inner_ ? inner_->group() : nullptr; }
+  // Text within a thought counts against the budget, so that it is sampled.
+  void forced(std::span<const TokenId> tokens, int most, std::vector<TokenId>& next) const override {
+    if (inner_ && !tracker_.inside()) inner_->forced(tokens, most, next);
+  }
 
  private:
   void may_force() {

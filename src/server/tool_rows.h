@@ -22,8 +22,9 @@ constexpr Parameter tool_choice_row(decltype(Parameter::set) set) {
           .type = Parameter::Type::kAny,
           .max_bytes = kLabelBytes,
           .fallback = "auto",
-          .help = "none: the template is not told of the tools; auto; required: at least one call; an object names the "
-                  "function that is called",
+          .help =
+              "none: the template is not told of the tools; auto; required: at least one call; an object names the "
+              "function that is called",
           .set = set};
 }
 

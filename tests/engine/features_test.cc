@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "chat/reasoning_syntax.h"
 #include "chat/tool_syntax.h"
 #include "engine/collect.h"
 #include "grammar/source.h"
@@ -44,6 +45,15 @@ void demand_call(Request& request) {
   request.grammar = {.kind = "tool_calls", .text = tool_calls_grammar("hermes", calls)};
 }
 
+constexpr int kMostThought = 6;  // tokens
+
+// The demo model thinks seldom, so that the prompt opens the thought and the budget ends it.
+void think(Request& request) {
+  request.reasoning_syntax = "deepseek_r1";
+  request.thought = ThoughtStart::kOpen;
+  request.thinking_token_budget = kMostThought;
+}
+
 const Feature kFeatures[] = {
     {"grammar", kAlone, [](Request& r) { r.grammar = {.kind = "json_schema", .text = kSchema}; }},
     {"tool_call", kAlone, demand_call},
@@ -65,6 +75,7 @@ const Feature kFeatures[] = {
        r.sampling.logit_bias = {{260, 4.0f}, {300, -100.0f}};
      }},
     {"jump_ahead", kJump},
+    {"thought", kAlone, think},
 };
 
 // Engines by what they have.
@@ -111,6 +122,15 @@ bool in_grammar(const GrammarSpec& spec, const std::string& text, bool whole) {
   return matcher.accept(text) && (!whole || matcher.complete());
 }
 
+// The grammar of the whole answer.
+GrammarSpec whole_grammar(const Request& request) {
+  GrammarSpec grammar = *request.grammar;
+  if (request.reasoning_syntax.empty()) return grammar;
+  grammar.text = after_thought_grammar(request.reasoning_syntax, request.thought, grammar.kind, grammar.text);
+  grammar.kind = "after_thought";
+  return grammar;
+}
+
 // The text of an answer as the model wrote it, without its end token.
 std::string written(const Engine& engine, const Choice& choice) {
   std::vector<TokenId> tokens = choice.tokens;
@@ -147,9 +167,14 @@ void expect_valid(const Request& request, const Engine& engine, const std::vecto
       ASSERT_EQ(choice.logprobs.size(), choice.tokens.size());
       for (size_t t = 0; t < choice.tokens.size(); ++t) EXPECT_EQ(choice.logprobs[t].token.id, choice.tokens[t]);
     }
+    if (request.thinking_token_budget) {
+      EXPECT_LE(choice.usage.reasoning_tokens, kMostThought);
+      const bool cut = may_abort || !choice.finish->stop_string.empty();
+      EXPECT_TRUE(cut || written(engine, choice).find("</think>") != std::string::npos) << written(engine, choice);
+    }
     if (!request.grammar) continue;
     const bool whole = reason == FinishReason::kStop && choice.finish->stop_string.empty();
-    EXPECT_TRUE(in_grammar(*request.grammar, written(engine, choice), whole)) << written(engine, choice);
+    EXPECT_TRUE(in_grammar(whole_grammar(request), written(engine, choice), whole)) << written(engine, choice);
   }
 }
 
