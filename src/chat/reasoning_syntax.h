@@ -42,7 +42,7 @@ const ReasoningSyntax* find_reasoning_syntax(std::string_view template_source);
 // Whether the text is a part of a mark of the syntax.
 bool has_mark(const ReasoningSyntax& syntax, std::string_view text);
 
-// What a rendered prompt tells of the answer's begin.
+// What a rendered prompt says about how the answer begins.
 ThoughtStart thought_start(const ReasoningSyntax& syntax, std::string_view prompt);
 // The same without a prompt.
 ThoughtStart default_thought_start(const ReasoningSyntax& syntax);

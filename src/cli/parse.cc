@@ -79,7 +79,7 @@ struct Answer {
     const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
     return {{"content", or_null(content)}, {"reasoning_content", or_null(reasoning)}, {"tool_calls", list}};
   }
-  // What is no object is given as the text it is.
+  // Other values are passed on as text.
   static Json value_of(const std::string& arguments) {
     try {
       Json value = parse_json(arguments);

@@ -15,7 +15,7 @@
 namespace sluice {
 namespace {
 
-// What the template tells of how thoughts are turned on and off.
+// How the template turns thoughts on and off.
 void describe_thoughts(ModelInfo& info, const ChatTemplate& chat_template) {
   info.template_takes_effort = chat_template.names_variable("reasoning_effort");
   info.template_takes_no_effort = info.template_takes_effort && chat_template.has_string("none");

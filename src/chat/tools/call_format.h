@@ -37,7 +37,7 @@ class BodyReader {
   enum class State {
     kMore,   // more text is needed
     kDone,   // the body is complete: begin() was called and all arguments were given
-    kOther,  // this is no call
+    kOther,  // this is not a call
   };
   struct Result {
     State state;
@@ -45,9 +45,9 @@ class BodyReader {
   };
   virtual ~BodyReader() = default;
   // Reads on in `text`: all text of the answer behind the begin of the call that was not used yet. It has grown at its
-  // end since the last call. Nothing may be used before begin() was called, so that what is no call can become text; a
+  // end since the last call. Nothing may be used before begin() was called, so that other text can stay text; a
   // reader remembers how far it has looked, so that the time is linear. Returns kOther only before begin(); afterwards
-  // it goes on as well as it can: what is not understood of the arguments is given as it is. `last`: no text follows,
+  // it goes on as well as it can and passes on unknown parts of the arguments unchanged. `last`: no text follows,
   // and kMore means that the call is cut off there.
   virtual Result read(std::string_view text, bool last, CallSink& sink) = 0;
 };
@@ -76,7 +76,7 @@ struct CallFormat {
   // Not empty: an answer may begin with calls without section_begin, and the grammar writes them so. The first visible
   // character of the answer must then be one of these, or else the answer begins with text.
   std::string_view bare{};
-  std::vector<std::string> ignored{};  // marks in a text that are no part of it, such as those around an answer
+  std::vector<std::string> ignored{};  // marks to remove from the text, such as those around an answer
   bool text_after = true;              // text and further sections may follow a section; else the answer ends with it
   std::shared_ptr<const CallBody> body{};
 };

@@ -134,7 +134,7 @@ class CallParser final : public OutputParser, private CallSink {
     return to(section_begin_.empty() ? State::kBody : State::kOpen);
   }
 
-  // What was looked at since the last call or mark is no call.
+  // The text since the last call or mark is not a call.
   bool fail() {
     if (retry_ > start_) emit(retry_);
     at_ = start_;

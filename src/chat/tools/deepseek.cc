@@ -5,7 +5,7 @@
 namespace sluice {
 namespace {
 
-// Distilled models write the marks, which are no tokens of theirs, with other blanks.
+// Distilled models have no tokens for the marks and write them with other blanks.
 const CallFormat v3{.section_begin = {"<｜tool▁calls▁begin｜>", "<｜tool_calls_begin｜>", "<｜tool calls begin｜>",
                                       "<｜tool\\_calls\\_begin｜>", "<｜tool▁calls｜>"},
                     .section_end = {"<｜tool▁calls▁end｜>", "<｜tool_calls_end｜>", "<｜tool calls end｜>"},

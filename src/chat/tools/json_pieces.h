@@ -11,7 +11,7 @@ void append_json_escaped(std::string& out, std::string_view text);
 // With quotes.
 std::string json_quoted(std::string_view text);
 
-// Appends a character in UTF-8; what is none (a surrogate) becomes U+FFFD.
+// Appends a code point in UTF-8. Surrogates and values above U+10FFFF become U+FFFD.
 void append_character(std::string& out, char32_t c);
 
 // JSON of a bare word: numbers in Python's forms, True and true, None and null; else a string.

@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// Follows the grammar of JSON byte by byte, in constant time each, so that what is no JSON is known at its first wrong
+// Follows the grammar of JSON byte by byte, in constant time each, so that invalid JSON is detected at its first wrong
 // byte. It does not look at digits, escapes, characters or equal keys.
 class JsonScanner {
  public:

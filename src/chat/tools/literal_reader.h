@@ -14,7 +14,7 @@ struct LiteralNotation {
   char close = ')';          // ends the outermost members
 };
 
-// What is not understood becomes a string, so that nothing is lost. A quote within a string that no comma or bracket
+// Unknown syntax becomes a string, so that nothing is lost. A quote within a string that no comma or bracket
 // follows belongs to the string: models forget to escape.
 class LiteralReader {
  public:
@@ -62,7 +62,7 @@ class LiteralReader {
   std::string held_{};    // a word, an escape, or white space behind a quote
   std::string nested_{};  // closing brackets that a word needs before it may end
   char quote_ = 0;
-  bool raw_ = false;        // backslashes are no escapes
+  bool raw_ = false;        // backslashes are ordinary characters
   char32_t surrogate_ = 0;  // the first of a pair
 };
 
