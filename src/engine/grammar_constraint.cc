@@ -122,9 +122,13 @@ void Constraints::compile(const GrammarSpec& spec, std::function<void(Result)> d
     if (!result.grammar) return done({nullptr, result.error});
     try {
       const Tables shared = tables();
-      done({std::make_unique<GrammarConstraint>(grammar::Matcher(result.grammar, shared.vocabulary),
-                                                result.grammar.get(), shared.forced),
-            ""});
+      grammar::Matcher matcher(result.grammar, shared.vocabulary);
+      // A grammar's first mask is often its slowest, and no step waits for it here. Later ones find it in the tables.
+      std::vector<uint32_t> mask((static_cast<size_t>(width_) + 31) / 32);
+      matcher.fill_mask(mask);
+      done({std::make_unique<GrammarConstraint>(std::move(matcher), result.grammar.get(), shared.forced), ""});
+    } catch (const grammar::GrammarError& e) {
+      done({nullptr, e.what()});
     } catch (const std::bad_alloc&) {
       done({nullptr, "there is no memory for its masks"});
     }

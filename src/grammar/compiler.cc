@@ -1,12 +1,19 @@
 #include "grammar/compiler.h"
 
 #include <fmt/core.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <new>
 
 #include "grammar/source.h"
 
 namespace sluice::grammar {
+namespace {
+
+constexpr int kNiceness = 10;
+
+}  // namespace
 
 Compiler::Compiler(Options options) : options_(std::move(options)) {
   for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { run(); });
@@ -44,6 +51,8 @@ void Compiler::compile(std::string_view kind, std::string_view text, Callback do
 }
 
 void Compiler::run() {
+  // On Linux this is a property of the thread. The threads that compute steps go first.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return closing_ || !queue_.empty(); });

@@ -5,6 +5,19 @@
 #include "grammar/plain_states.h"
 
 namespace sluice::grammar {
+namespace {
+
+// Whether every edge leads to a state of a higher number.
+bool only_forward(const Automaton& language) {
+  for (int state = 0; state < language.states(); ++state) {
+    for (const Automaton::Edge& e : language.edges(state)) {
+      if (e.to <= state) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
 
 SubsetAutomaton::SubsetAutomaton(std::vector<Automaton> languages) : languages_(std::move(languages)) {
   uint32_t states = 0;
@@ -13,12 +26,11 @@ SubsetAutomaton::SubsetAutomaton(std::vector<Automaton> languages) : languages_(
     first_.push_back(states);
     if (!language.empty()) start.push_back(states);
     states += static_cast<uint32_t>(language.states());
+    tags_.resize(states, static_cast<uint32_t>(bounded_.size()));
+    bounded_.push_back(only_forward(language));
   }
+  bytes_ += tags_.size() * sizeof(uint32_t);
   state_of(start);
-}
-
-size_t SubsetAutomaton::tag_of(uint32_t state) const {
-  return static_cast<size_t>(std::upper_bound(first_.begin(), first_.end(), state) - first_.begin()) - 1;
 }
 
 uint32_t SubsetAutomaton::state_of(std::vector<uint32_t>& set) {

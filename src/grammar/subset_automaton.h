@@ -31,7 +31,8 @@ class SubsetAutomaton {
   template <class Allowed>
   bool any_text_follows(uint32_t state, Allowed allowed) {
     for (const uint32_t member : sets_[state]) {
-      if (!allowed(static_cast<uint32_t>(tag_of(member)))) continue;
+      const size_t tag = tag_of(member);
+      if (bounded_[tag] || !allowed(static_cast<uint32_t>(tag))) continue;
       if (begins_any_text(member)) return true;
     }
     return false;
@@ -48,11 +49,13 @@ class SubsetAutomaton {
   };
 
   uint32_t state_of(std::vector<uint32_t>& set);
-  size_t tag_of(uint32_t state) const;
+  size_t tag_of(uint32_t state) const { return tags_[state]; }
   bool begins_any_text(uint32_t member);
 
   std::vector<Automaton> languages_;
   std::vector<uint32_t> first_;  // number of each language's state 0 among the states of all
+  std::vector<uint32_t> tags_;   // by state among those of all languages
+  std::vector<bool> bounded_;    // by language: no text of it has more bytes than it has states
   Interner sets_;
   std::vector<State> states_;
   std::vector<std::vector<bool>> free_;  // by language: its states that any plain text may follow

@@ -53,6 +53,10 @@ class Collector {
     std::unique_lock lock(mutex_);
     done_.wait(lock, [this] { return open_ == 0; });
   }
+  bool done() {
+    const std::scoped_lock lock(mutex_);
+    return open_ == 0;
+  }
   // Waits until the first choice has this many tokens or has ended.
   void wait_tokens(size_t at, size_t count) {
     std::unique_lock lock(mutex_);
