@@ -7,7 +7,7 @@ namespace sluice::grammar {
 namespace {
 
 constexpr size_t kMostWork = 700'000;  // about 15 ms
-constexpr size_t kRowWork = 32;          // a row costs as much as so many entries
+constexpr size_t kRowWork = 32;        // a row costs as much as so many entries
 
 }  // namespace
 
