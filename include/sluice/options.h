@@ -47,6 +47,9 @@ struct EngineOptions {
   bool enable_prefix_caching = true;
   bool jump_ahead = true;                  // compute text that a grammar forces without sampling it
   std::string scheduling_policy = "fcfs";  // fcfs, priority, or another policy of the build
+  bool enable_lora = false;                // the model may have adapters, see --lora-modules
+  int max_loras = 1;                       // adapters that sequences of one step may have together
+  int max_lora_rank = 16;                  // largest rank of an adapter
   int threads = 0;                         // compute threads; 0: every CPU the process may use
   std::string numa = "auto";               // off, auto (one part per NUMA node), or a number of parts
   std::string backend{};       // empty (best for this machine), cpu-amx, ..., cpu-avx2, cuda, ..., reference
@@ -134,6 +137,9 @@ void visit(V&& v, EngineOptions& o) {
   v("jump-ahead", o.jump_ahead, "compute text that a grammar forces without sampling its tokens");
   v("scheduling-policy", o.scheduling_policy,
     "order of waiting requests: fcfs (in turns among API keys), priority, or another policy of the build");
+  v("enable-lora", o.enable_lora, "let requests use adapters (LoRA) of the model");
+  v("max-loras", o.max_loras, "maximum adapters that the sequences of one step use together");
+  v("max-lora-rank", o.max_lora_rank, "largest rank of an adapter");
   v("threads", o.threads, "compute threads (0: every CPU of the process)");
   v("numa", o.numa,
     "number of parts that threads and memory are divided into: off, auto (one per NUMA node), or a number");
@@ -187,6 +193,8 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("max-num-queued-reqs", o.max_num_queued_reqs, 0, kInt);
   v("max-num-queued-tokens", o.max_num_queued_tokens, 0, kBytes);
   v("kv-cache-memory-bytes", o.kv_cache_memory_bytes, 0, kBytes);
+  v("max-loras", o.max_loras, 1, 4096);
+  v("max-lora-rank", o.max_lora_rank, 1, 1024);
   v("threads", o.threads, 0, 1024);
 }
 

@@ -40,7 +40,10 @@ struct Batch {
   std::vector<int32_t> block_table;  // [groups, sequences, block_table_stride] block ids, -1 beyond the end
   int block_table_stride = 0;
   std::vector<int32_t> sample_rows;  // rows whose logits are wanted, ascending
-  std::vector<BlockCopy> copies;     // copy-on-write, in pool block numbers; done before the step
+  // Places of the adapters of the rows (ops::LoraArgs); -1: none. Both are empty if no row has one.
+  std::vector<int32_t> adapters;         // [tokens]
+  std::vector<int32_t> sample_adapters;  // [sample_rows]
+  std::vector<BlockCopy> copies;         // copy-on-write, in pool block numbers; done before the step
   // For models with recurrent layers. A sequence whose first token is at position 0 starts from a zero state,
   // whatever its slot holds.
   std::vector<int32_t> state_slots;     // [sequences] slot of the state that is read and written
@@ -70,11 +73,13 @@ struct BatchView {
         block_table_stride(b.block_table_stride),
         sample_rows(b.sample_rows),
         state_slots(b.state_slots),
+        adapters(b.adapters),
+        sample_adapters(b.sample_adapters),
         prompt_len(b.prompt_len) {}
 
   Indices tokens, positions, types, slots, query_start, kv_len, block_table;  // as in Batch
   int block_table_stride = 0;
-  Indices sample_rows, state_slots;
+  Indices sample_rows, state_slots, adapters, sample_adapters;
   std::span<const int32_t> prompt_len;
 
   int sequences() const { return static_cast<int>(kv_len.size()); }

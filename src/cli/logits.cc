@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "engine/runner.h"
 #include "formats/safetensors.h"
+#include "lora/adapter.h"
 #include "sluice/error.h"
 
 namespace sluice::cli {
@@ -19,6 +20,7 @@ struct Arguments {
   EngineOptions engine;
   std::string ids;
   std::string output;
+  std::string adapter;
   int chunk = 0;
 };
 
@@ -51,11 +53,22 @@ int logits(Arguments a) {
   a.engine.max_num_batched_tokens = a.chunk;
   a.engine.max_num_seqs = a.chunk;  // every position's logits are needed
   ThreadPool pool(a.engine.threads);
+  std::shared_ptr<const Adapter> adapter;
+  if (!a.adapter.empty()) {
+    adapter = read_adapter("", a.adapter);
+    a.engine.enable_lora = true;
+    a.engine.max_loras = 1;
+    a.engine.max_lora_rank = adapter->rank;
+  }
   LoadedModel loaded = load_model(a.engine, pool);
   const int vocab = loaded.plan.shape.vocab;
   for (const int32_t id : ids) {
     if (id >= vocab)
       throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: {} must be below the vocabulary size {}", id, vocab));
+  }
+  if (adapter != nullptr) {
+    check_adapter(*adapter, *loaded.adapters);
+    place_adapter(adapter.get(), 0, *loaded.adapters, *loaded.plan.queue);
   }
   Runner runner(loaded);
   const bool pooled = loaded.plan.task != Task::kGenerate;
@@ -64,10 +77,12 @@ int logits(Arguments a) {
                 "--chunk: must be at least the number of ids for this model, which takes texts in one step");
   const int rows = pooled ? 1 : length, width = pooled ? loaded.plan.shape.width : vocab;
   std::vector<float> all(static_cast<size_t>(rows) * static_cast<size_t>(width));
-  for_each_logits(runner, loaded.plan, a.engine.block_size, ids, a.chunk,
-                  [&](int position, std::span<const float> row) {
-                    std::copy(row.begin(), row.end(), all.begin() + static_cast<ptrdiff_t>(position) * width);
-                  });
+  for_each_logits(
+      runner, loaded.plan, a.engine.block_size, ids, a.chunk,
+      [&](int position, std::span<const float> row) {
+        std::copy(row.begin(), row.end(), all.begin() + static_cast<ptrdiff_t>(position) * width);
+      },
+      adapter != nullptr ? 0 : -1);
   const NamedTensor out{pooled ? "vector" : "logits", Tensor(all.data(), &kFloat32, {rows, width})};
   write_safetensors(a.output, {&out, 1});
   fmt::print("{}: {} fp32 [{}, {}]\n", a.output, out.name, rows, width);
@@ -79,6 +94,7 @@ std::function<int()> declare(CLI::App& app) {
   add_model(app, a->engine);
   add_engine_options(app, a->engine);
   app.add_option("--ids", a->ids, "token ids, separated by spaces")->required();
+  app.add_option("--lora", a->adapter, "folder of an adapter (LoRA) that changes the model");
   app.add_option("--chunk", a->chunk, "tokens per step (0: all in one step, at most 512)");
   app.add_option("-o,--output", a->output, "safetensors file to write to")->required();
   return [a] { return logits(*a); };

@@ -50,6 +50,7 @@ GraphRunner::GraphRunner(LoadedModel& loaded, ops::Ctx& context, StepInputs& inp
 bool GraphRunner::usable() const { return loaded_.plan.backend->can.captures && loaded_.plan.shape.capturable; }
 
 bool GraphRunner::takes(const Batch& batch) const {
+  if (!batch.adapters.empty()) return false;  // graphs are captured without adapters
   return usable() && batch.size() > 0 && batch.size() == batch.sequences() &&
          batch.sample_rows.size() == batch.kv_len.size();
 }

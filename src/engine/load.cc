@@ -119,6 +119,11 @@ Task choose_task(const std::string& asked, const Checkpoint& checkpoint) {
   return read_embedding_files(checkpoint).pooling ? Task::kEmbed : Task::kGenerate;
 }
 
+std::unique_ptr<LoraSites> make_sites(const LoadPlan& plan, bool dry) {
+  if (plan.adapters.slots == 0) return nullptr;
+  return std::make_unique<LoraSites>(plan.adapters, dry, plan.device->memory());
+}
+
 std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max_len) {
   const Config& config = plan.checkpoint->config;
   const ModelFamily& family = find_family(config);
@@ -396,7 +401,14 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   plan.fp8_activations = fp8_activations(options, *plan.checkpoint);
   plan.keep_types = options.dtype == "auto" && plan.checkpoint->keep_types;
   plan.kv_dtype = parse_cache_dtype(options.kv_cache_dtype, plan.dtype, plan);
+  if (options.enable_lora) {
+    if (plan.task != Task::kGenerate) {
+      throw Error(ErrorCode::kUnsupportedModel, "--enable-lora: only models that generate text can have adapters");
+    }
+    plan.adapters = {.slots = options.max_loras, .rank = options.max_lora_rank};
+  }
 
+  const std::unique_ptr<LoraSites> sites = make_sites(plan, /*dry=*/true);
   LoadContext context{.checkpoint = *plan.checkpoint,
                       .queue = *plan.queue,
                       .dtype = plan.dtype,
@@ -404,7 +416,8 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
                       .quantize_head = options.quantize_head,
                       .fp8_activations = plan.fp8_activations,
                       .dry = true,
-                      .keep_types = plan.keep_types};
+                      .keep_types = plan.keep_types,
+                      .lora = sites.get()};
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
   plan.parameters = context.parameters;
@@ -418,6 +431,10 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   memory.available_bytes = usable_memory(plan.device->memory(), options.gpu_memory_utilization);
   memory.mapped_bytes = context.mapped_bytes;
   plan_weights(options, plan);
+  if (sites != nullptr) {
+    memory.rows.push_back(
+        {"adapters", sites->bytes(), fmt::format("{} of rank {} at most", plan.adapters.slots, plan.adapters.rank)});
+  }
   if (plan.task != Task::kGenerate) {
     const size_t used = memory.total() + kHeadroom;
     size_t left = memory.available_bytes > used ? memory.available_bytes - used : 0;
@@ -455,6 +472,7 @@ namespace {
 LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events) {
   LoadedModel loaded{.plan = plan_load(options, pool),
                      .packed = nullptr,
+                     .adapters = nullptr,
                      .model = nullptr,
                      .kv = nullptr,
                      .states = nullptr,
@@ -470,6 +488,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
     const bool was_read = packed_file_check(options, plan) == PackedFileCheck::kOnLoad;
     if (!was_read && fits_in_memory(plan)) loaded.packed->read_ahead(pool);
   }
+  loaded.adapters = make_sites(plan, /*dry=*/false);
   LoadContext context{.checkpoint = *plan.checkpoint,
                       .queue = *plan.queue,
                       .dtype = plan.dtype,
@@ -477,7 +496,8 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
                       .quantize_head = options.quantize_head,
                       .fp8_activations = plan.fp8_activations,
                       .keep_types = plan.keep_types,
-                      .packed = loaded.packed};
+                      .packed = loaded.packed,
+                      .lora = loaded.adapters.get()};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (events.progress) context.progress = [&](size_t done) { events.progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);

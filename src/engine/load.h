@@ -11,6 +11,7 @@
 #include "engine/memory_plan.h"
 #include "engine/sentence_transformers.h"
 #include "formats/checkpoint.h"
+#include "lora/sites.h"
 #include "nn/attention/kv_cache.h"
 #include "nn/loading/packed_file.h"
 #include "nn/model.h"
@@ -47,6 +48,7 @@ struct LoadPlan {
   int state_slots = 0;    // slots for recurrent states; 0: the model has no recurrent layers
   int max_num_seqs = 0;   // most sequences of one step: the option's value, or fewer if there are fewer state slots
   int logit_rows = 0;     // most rows of logits in one step
+  LoraSites::Room adapters{};  // room for adapters; 0 slots: none
   // Extra blocks and state slots for the rows that pad a captured step (engine/graph_runner.h).
   int spare() const { return backend->can.captures ? 1 : 0; }
   MemoryPlan memory;
@@ -59,7 +61,8 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool);
 
 struct LoadedModel {
   LoadPlan plan;
-  std::shared_ptr<PackedFile> packed;  // file of packed weights; null: the weights are in memory
+  std::shared_ptr<PackedFile> packed;   // file of packed weights; null: the weights are in memory
+  std::unique_ptr<LoraSites> adapters;  // where adapters change the model; null: there is no room for any
   std::unique_ptr<Model> model;
   std::unique_ptr<KvCache> kv;
   std::unique_ptr<StateCache> states;

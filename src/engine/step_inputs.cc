@@ -9,7 +9,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kLine = 32;  // indices per cache line of 128 bytes; each list starts on a line
-constexpr size_t kLists = 10;
+constexpr size_t kLists = 12;
 
 size_t whole_lines(size_t count) { return (count + kLine - 1) / kLine * kLine; }
 
@@ -18,7 +18,7 @@ size_t most_indices(const LoadPlan& plan) {
   const auto rows = std::max(tokens, static_cast<size_t>(plan.logit_rows));
   const auto blocks = static_cast<size_t>((plan.max_model_len + plan.block_size - 1) / plan.block_size);
   const size_t groups = plan.kv.groups.size();
-  return (4 + groups) * tokens + rows + sequences * (3 + blocks * groups) + 1 + kLists * kLine;
+  return (5 + groups) * tokens + 2 * rows + sequences * (3 + blocks * groups) + 1 + kLists * kLine;
 }
 
 }  // namespace
@@ -68,8 +68,9 @@ BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor&
   }
   begin();
   Indices from_sample = batch.from_sample;
-  for (Indices* list : {&view.tokens, &view.positions, &view.types, &view.slots, &view.query_start, &view.kv_len,
-                        &view.sample_rows, &view.state_slots, &view.block_table, &from_sample}) {
+  for (Indices* list :
+       {&view.tokens, &view.positions, &view.types, &view.slots, &view.query_start, &view.kv_len, &view.sample_rows,
+        &view.state_slots, &view.block_table, &view.adapters, &view.sample_adapters, &from_sample}) {
     const List placed = add(list->size());
     std::ranges::copy(*list, placed.host.begin());
     *list = placed;

@@ -77,6 +77,31 @@ void fill_sinusoids(const Tensor& table) {
   }
 }
 
+// Tells the layers which adapters the rows of a step have, while it lives.
+class AdapterScope {
+ public:
+  // `floats`: scratch per row.
+  AdapterScope(ops::Ctx& c, const BatchView& batch, int64_t floats) : c_(c), batch_(batch) {
+    if (batch.adapters.empty()) return;
+    CHECK(floats > 0 && batch.sample_adapters.size() == batch.sample_rows.size(), "{} adapters of {} rows",
+          batch.sample_adapters.size(), batch.sample_rows.size());
+    const auto rows = static_cast<int64_t>(std::max(batch.adapters.size(), batch.sample_rows.size()));
+    rows_ = {.slots = batch.adapters, .scratch = c.arena.take(&kFloat32, {rows, floats})};
+    c.adapters = &rows_;
+  }
+  ~AdapterScope() { c_.adapters = nullptr; }
+  AdapterScope(const AdapterScope&) = delete;
+  AdapterScope& operator=(const AdapterScope&) = delete;
+
+  // From here on the layers get the sampled rows only.
+  void use_sample_rows() { rows_.slots = batch_.sample_adapters; }
+
+ private:
+  ops::Ctx& c_;
+  const BatchView& batch_;
+  ops::AdapterRows rows_;
+};
+
 class DecoderLm final : public Model {
  public:
   DecoderLm(DecoderSpec spec, LoadContext& context, int max_len) : spec_(std::move(spec)) {
@@ -124,6 +149,7 @@ class DecoderLm final : public Model {
       project_out_ = Linear(body, {{"project_out", spec_.embedding_dim}}, spec_.hidden, false);
     }
     head_ = Linear(w, {head}, embedding_dim(), spec_.head_bias);
+    if (context.lora != nullptr) adapter_floats_ = context.lora->most_inner();
     // some checkpoints store the copy
     if (tied && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");
   }
@@ -135,7 +161,7 @@ class DecoderLm final : public Model {
     const int64_t embedding = std::max<int64_t>(spec_.embedding_dim, has_table() ? spec_.hidden : 0);
     const int64_t per_token = spec_.hidden + std::max(layer, embedding);
     const int64_t per_row = int64_t{spec_.hidden} + spec_.embedding_dim + (head_.outputs() > 0 ? spec_.vocab : 0);
-    int64_t floats = tokens * per_token + rows * per_row;
+    int64_t floats = tokens * per_token + rows * per_row + std::max(tokens, rows) * adapter_floats_;
     if (auxiliary_stream_ != nullptr) floats += tokens * auxiliary_stream_->floats_per_token();
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
     constexpr int64_t kTensors = 24;  // tensors alive at once; each may waste up to 64 bytes
@@ -144,6 +170,7 @@ class DecoderLm final : public Model {
   }
 
   Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
+    AdapterScope adapters(c, batch, adapter_floats_);
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c, batch));
     const Tensor x = embed(c, batch);
@@ -164,6 +191,7 @@ class DecoderLm final : public Model {
     }
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
+    adapters.use_sample_rows();
     if (auxiliary_stream_ != nullptr) auxiliary_stream_->end(c, batch, auxiliary, rows);
     if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
     if (head_.outputs() == 0) return rows;
@@ -342,6 +370,7 @@ class DecoderLm final : public Model {
   Norm norm_;
   Linear project_in_, project_out_, head_;
   std::vector<Rope> ropes_;
+  int64_t adapter_floats_ = 0;  // scratch per row for adapters; 0: the model has none
 };
 
 }  // namespace

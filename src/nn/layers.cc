@@ -159,6 +159,7 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
   LoadContext& context = w.context();
   std::vector<Source> sources;
   std::vector<float> biases;
+  std::vector<LoraSite::Part> modules;
   for (const Part& part : parts) {
     const Weights here = w / part.name, bias_home = part.bias.empty() ? here : w / part.bias;
     const std::vector<RowRange> ranges = part.rows.empty() ? std::vector<RowRange>{{0, part.outputs}} : part.rows;
@@ -173,12 +174,16 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
           fmt::format("tensor '{}bias' exists, but the configuration has no bias there", bias_home.prefix()));
     }
     const std::vector<float> values = bias ? bias_home.vector("bias", part.outputs) : std::vector<float>{};
+    std::string module = bias_home.prefix();
+    if (module.ends_with('.')) module.pop_back();
+    modules.push_back({std::move(module), part.outputs, ranges, input_scale, part.unit_rows});
     for (const RowRange& range : ranges) {
       if (values.empty()) break;
       biases.insert(biases.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
     }
   }
   bias_ = Vector(context, biases);
+  if (context.lora != nullptr) lora_ = context.lora->add(std::move(modules), inputs);
   for (size_t begin = 0, end = 0; begin < sources.size(); begin = end) {
     while (end < sources.size() && sources[end].stored == sources[begin].stored) ++end;
     PackedWeight weight = pack_all(context, std::span(sources).subspan(begin, end - begin), inputs);
@@ -194,11 +199,12 @@ Tensor Linear::operator()(ops::Ctx& c, const Tensor& x) const {
 }
 
 DType Linear::input_type(const ops::Ctx& c, int64_t rows) const {
+  if (adapts(c)) return &kFloat32;
   return segments_.size() == 1 ? ops::input_type(c, segments_[0].weight.view(), rows) : &kFloat32;
 }
 
 DType Linear::output_type(const ops::Ctx& c, int64_t rows) const {
-  const bool plain = segments_.size() == 1 && bias_.empty();
+  const bool plain = segments_.size() == 1 && bias_.empty() && !adapts(c);
   return plain ? ops::output_type(c, segments_[0].weight.view(), rows) : &kFloat32;
 }
 
@@ -209,6 +215,10 @@ void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumula
                     .weight = &segment.weight.view(),
                     .bias = bias_.empty() ? nullptr : bias_.data() + segment.first,
                     .accumulate = accumulate});
+  }
+  if (adapts(c)) {
+    const Tensor inner(c.adapters->scratch.data, &kFloat32, {x.rows(), lora_->weight.inner()});
+    ops::lora(c, {.out = out, .x = x, .inner = inner, .slots = c.adapters->slots, .weight = &lora_->weight});
   }
 }
 

@@ -8,15 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "lora/sites.h"
 #include "nn/loading/weights.h"
 #include "ops/ops.h"
 
 namespace sluice {
-
-struct RowRange {
-  int64_t begin = 0;
-  int64_t count = 0;
-};
 
 // A matrix [outputs, inputs] packed in the layout that the device's matmul wants. Owns its memory.
 class PackedWeight {
@@ -64,9 +60,12 @@ class Linear {
     int64_t first = 0;  // first output
     PackedWeight weight;
   };
+  bool adapts(const ops::Ctx& c) const { return c.adapters != nullptr && lora_ != nullptr && lora_->uses > 0; }
+
   int64_t outputs_ = 0;
   std::vector<Segment> segments_;
   Vector bias_;
+  std::shared_ptr<LoraSite> lora_;  // where adapters change this layer; null: they cannot
 };
 
 // Returns the transposed matrix as fp32 in `memory`.

@@ -340,6 +340,18 @@ void gather_rows(Ctx& ctx, Tensor out, Tensor x, Indices rows) {
   ctx.ops.gather_rows(ctx.queue, out, x, rows);
 }
 
+void lora(Ctx& ctx, const LoraArgs& args) {
+  const LoraWeight& w = *args.weight;
+  const auto tokens = static_cast<int64_t>(args.slots.size());
+  check_matrix(args.x, "x", tokens, w.k);
+  check_matrix(args.out, "out", tokens, w.n);
+  check_matrix(args.inner, "inner", tokens, w.inner());
+  CHECK(w.parts >= 1 && w.parts <= LoraWeight::kMostParts && w.part_ends[w.parts - 1] == w.n, "{} parts of {}", w.parts,
+        w.n);
+  for (const int32_t slot : args.slots) CHECK(slot >= -1 && slot < w.slots, "adapter {} of {}", slot, w.slots);
+  ctx.ops.lora(ctx.queue, args);
+}
+
 void copy_rows(Ctx& ctx, Tensor x, Indices pairs) {
   CHECK(x.dtype->block_size == 1 && pairs.size() % 2 == 0, "{} of {}", pairs.size(), x.dtype->name);
   for (int32_t row : pairs) CHECK(row >= 0 && row < x.rows(), "row {} of {}", row, x.rows());

@@ -59,6 +59,31 @@ struct MatmulArgs {
   bool accumulate = false;      // adds into out: the residual stream
 };
 
+// Low-rank changes to a weight matrix [n, k] by several adapters (LoRA, Hu et al. 2021, arXiv:2106.09685). Adapter s
+// adds scales[s] * B_s A_s. The outputs are in parts (the projections that are fused into the matrix), and part p uses
+// the rows p * rank .. (p + 1) * rank - 1 of A. Unused rows and columns are zero. A view, which owns nothing.
+struct LoraWeight {
+  static constexpr int kMostParts = 8;
+  int64_t n = 0, k = 0;
+  int slots = 0;  // adapters that there is room for
+  int rank = 0;   // largest rank of an adapter
+  int parts = 0;
+  int64_t part_ends[kMostParts] = {};  // outputs before the end of each part, ascending; the last one is n
+  const float* a = nullptr;            // [slots, parts * rank, k]
+  const float* b = nullptr;            // [slots, n, rank]
+  const float* scales = nullptr;       // [slots, parts]
+  int64_t inner() const { return int64_t{parts} * rank; }
+};
+
+// out[t, :] += scale * B (A x[t, :]) for the adapter in slot slots[t]. Rows whose slot is -1 stay as they are.
+struct LoraArgs {
+  Tensor out;     // [tokens, n] fp32
+  Tensor x;       // [tokens, k] fp32
+  Tensor inner;   // scratch: [tokens, weight->inner()] fp32
+  Indices slots;  // [tokens]
+  const LoraWeight* weight = nullptr;
+};
+
 // How each row selects its experts (Shazeer et al. 2017, arXiv:1701.06538). A row selects the top_k experts with the
 // highest scores; among equal scores the lower index wins. The weights are these scores, then normalized and scaled.
 struct Routing {
@@ -380,6 +405,7 @@ struct OpTable {
   void (*expert_matmul)(Queue&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
   void (*head_matmul)(Queue&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
   void (*combine)(Queue&, const CombineArgs&) = nullptr;
+  void (*lora)(Queue&, const LoraArgs&) = nullptr;
 };
 
 // One slot of OpTable, for code that visits all of them: timing, tests, inspection.
@@ -396,7 +422,7 @@ struct Slot {
   SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store) \
   SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) \
   SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route) \
-  SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine)
+  SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine) SLOT(lora)
 // clang-format on
 
 #define SLUICE_SLOT(name) \
@@ -427,11 +453,18 @@ struct Ops : OpTable {
   bool (*normalizes_heads)(const Tensor& cos_sin, bool interleaved, const CacheTensor& keys) = nullptr;
 };
 
+// The adapters of the rows that are computed at the moment.
+struct AdapterRows {
+  Indices slots;   // [rows] see LoraArgs
+  Tensor scratch;  // fp32, for LoraArgs::inner of any layer
+};
+
 // What a layer needs to run: the ops, the queue they run on, and memory for activations. Does not own them.
 struct Ctx {
   const Ops& ops;  // the ops of the queue's device, or a wrapper around them (ops/timed.h)
   Queue& queue;
   Arena& arena;
+  const AdapterRows* adapters = nullptr;  // null: no row has an adapter
 
   Ctx(Queue& queue, Arena& arena) : ops(queue.device().ops()), queue(queue), arena(arena) {}
   Ctx(const Ops& ops, Queue& queue, Arena& arena) : ops(ops), queue(queue), arena(arena) {}
@@ -505,5 +538,7 @@ void group_by_expert(Ctx&, const GroupByExpertArgs& args);
 void expert_matmul(Ctx&, const ExpertMatmulArgs& args);
 void head_matmul(Ctx&, const HeadMatmulArgs& args);
 void combine(Ctx&, const CombineArgs& args);
+
+void lora(Ctx&, const LoraArgs& args);
 
 }  // namespace sluice::ops

@@ -156,6 +156,30 @@ void add(Queue&, Tensor out, Tensor x, float scale) {
   }
 }
 
+void lora(Queue&, const LoraArgs& args) {
+  const LoraWeight& w = *args.weight;
+  for (size_t row = 0; row < args.slots.size(); ++row) {
+    const int64_t slot = args.slots[row];
+    if (slot < 0) continue;
+    const float* x = args.x.f32() + row * args.x.row_stride;
+    float *inner = args.inner.f32() + row * args.inner.row_stride, *out = args.out.f32() + row * args.out.row_stride;
+    for (int64_t j = 0; j < w.inner(); ++j) {
+      const float* a = w.a + (slot * w.inner() + j) * w.k;
+      double sum = 0;
+      for (int64_t i = 0; i < w.k; ++i) sum += double{a[i]} * x[i];
+      inner[j] = w.scales[slot * w.parts + j / w.rank] * static_cast<float>(sum);
+    }
+    int part = 0;
+    for (int64_t o = 0; o < w.n; ++o) {
+      while (o == w.part_ends[part]) ++part;
+      const float* b = w.b + (slot * w.n + o) * w.rank;
+      double sum = 0;
+      for (int64_t j = 0; j < w.rank; ++j) sum += double{b[j]} * inner[part * w.rank + j];
+      out[o] += static_cast<float>(sum);
+    }
+  }
+}
+
 void gather_rows(Queue&, Tensor out, Tensor x, Indices rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     std::memcpy(out.f32() + i * out.row_stride, x.f32() + rows[i] * x.row_stride, x.shape[1] * sizeof(float));

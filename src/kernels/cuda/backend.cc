@@ -94,6 +94,10 @@ void gather_rows_op(ops::Queue& queue, Tensor out, Tensor x, Indices rows) {
       [=](const Launch& l) { gather_rows(l, out, x, at); });
 }
 
+void lora_op(ops::Queue& queue, const ops::LoraArgs& args) {
+  finish(queue, [&](const Launch& l) { lora(l, args, on_device(queue, args.slots)); });
+}
+
 void copy_rows_op(ops::Queue& queue, Tensor x, Indices pairs) {
   finish(queue, [&](const Launch& l) { copy_rows(l, x, on_device(queue, pairs), pairs.size() / 2); });
 }
@@ -317,7 +321,8 @@ constexpr ops::OpTable op_table() {
                      .feed_sampled = feed_sampled_op,
                      .pooling = pooling_op,
                      .expert_matmul = expert_matmul_op<arithmetic>,
-                     .head_matmul = head_matmul_op<arithmetic>};
+                     .head_matmul = head_matmul_op<arithmetic>,
+                     .lora = lora_op};
 #define SLUICE_FILL(name) table.name = PlainOp<name, ops::SlotFunction<&ops::OpTable::name>>::call;
   SLUICE_CUDA_PLAIN_SLOTS(SLUICE_FILL)
 #undef SLUICE_FILL

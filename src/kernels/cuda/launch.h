@@ -81,6 +81,9 @@ void glu(const Launch&, const Tensor& out, const Tensor& gate_up, ops::Activatio
 // Adds the bias to each row; without `accumulate` sets each row to the bias.
 void add_bias(const Launch&, const Tensor& out, const float* bias, bool accumulate);
 
+// lora.cu
+void lora(const Launch&, const ops::LoraArgs&, const int32_t* slots);
+
 // norm.cu
 void rms_norm(const Launch&, const Tensor& out, const Tensor& x, const float* weight, float eps, float weight_offset);
 

@@ -18,6 +18,8 @@
 
 namespace sluice {
 
+class LoraSites;
+
 struct LoadContext {
   const Checkpoint& checkpoint;
   ops::Queue& queue;  // packs the weights; the model runs on its device
@@ -32,6 +34,8 @@ struct LoadContext {
   Memory& memory = queue.device().memory();           // where weights go
   std::function<void(size_t done_bytes)> progress{};  // called after each tensor; may be null
   std::shared_ptr<PackedFile> packed{};  // file for packed matrices, to write or already filled; null: pack into memory
+
+  LoraSites* lora = nullptr;  // layers register here where adapters may change them; null: the model has no adapters
 
   // Filled by the constructors.
   size_t weight_bytes = 0;             // memory of packed matrices, vectors and tables

@@ -1,0 +1,115 @@
+// Puts the matrices of an adapter into the slots of the layers that it changes.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "lora/adapter.h"
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+// Names of the text decoder within multimodal models, and what this engine calls it (formats/text_part.h).
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kTextParts = {{
+    {"model.language_model.", "model."},
+    {"language_model.model.", "model."},
+    {"language_model.", ""},
+    {"model.text_model.", "model."},
+}};
+
+std::span<const LoraSites::Place> places_of(const LoraSites& sites, const std::string& module) {
+  const auto found = sites.find(module);
+  if (!found.empty()) return found;
+  for (const auto& [theirs, ours] : kTextParts) {
+    if (!module.starts_with(theirs)) continue;
+    const auto renamed = sites.find(std::string(ours) + module.substr(theirs.size()));
+    if (!renamed.empty()) return renamed;
+  }
+  return {};
+}
+
+[[noreturn]] void refuse(const Adapter& adapter, const Adapter::Module& module, const std::string& why) {
+  throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: module '{}' {}", adapter.folder, module.name, why));
+}
+
+// The values of one slot of a site.
+struct SlotValues {
+  std::vector<float> a, b, scales;
+};
+
+void add_module(const LoraSite& site, size_t part, const Adapter::Module& module, SlotValues& to) {
+  const ops::LoraWeight& w = site.weight;
+  const std::vector<float>& scale = site.parts[part].input_scale;
+  for (int64_t j = 0; j < module.rank; ++j) {
+    float* row = to.a.data() + (static_cast<int64_t>(part) * w.rank + j) * w.k;
+    for (int64_t i = 0; i < w.k; ++i) {
+      row[i] = module.a[static_cast<size_t>(j * w.k + i)] * (scale.empty() ? 1.0f : scale[static_cast<size_t>(i)]);
+    }
+  }
+  int64_t output = site.first_output(part);
+  for (const RowRange& range : site.parts[part].rows) {
+    for (int64_t row = range.begin; row < range.begin + range.count; ++row, ++output) {
+      std::copy_n(module.b.data() + row * module.rank, module.rank, to.b.data() + output * w.rank);
+    }
+  }
+  to.scales[part] = module.scale;
+}
+
+}  // namespace
+
+void check_adapter(const Adapter& adapter, const LoraSites& sites) {
+  if (adapter.rank > sites.room().rank) {
+    throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: rank {} is above --max-lora-rank {}", adapter.folder,
+                                                          adapter.rank, sites.room().rank));
+  }
+  for (const Adapter::Module& module : adapter.modules) {
+    const auto places = places_of(sites, module.name);
+    if (places.empty()) {
+      refuse(adapter, module, "is not one that adapters can change in this model (its linear layers outside experts)");
+    }
+    for (const LoraSites::Place& place : places) {
+      const LoraSite::Part& part = place.site->parts[place.part];
+      if (part.rescaled) refuse(adapter, module, "has weights that are normalized, to which nothing can be added");
+      if (module.inputs != place.site->weight.k || module.outputs != part.module_outputs) {
+        refuse(adapter, module,
+               fmt::format("is [{}, {}] in the adapter, but [{}, {}] in the model", module.outputs, module.inputs,
+                           part.module_outputs, place.site->weight.k));
+      }
+    }
+  }
+}
+
+void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queue& queue) {
+  std::map<LoraSite*, std::vector<std::pair<size_t, const Adapter::Module*>>> changes;
+  if (adapter != nullptr) {
+    for (const Adapter::Module& module : adapter->modules) {
+      for (const LoraSites::Place& place : places_of(sites, module.name)) {
+        changes[place.site].emplace_back(place.part, &module);
+      }
+    }
+  }
+  const auto at = static_cast<size_t>(slot);
+  for (const std::shared_ptr<LoraSite>& site : sites.all()) {
+    const auto found = changes.find(site.get());
+    if (found == changes.end() && !site->used[at]) continue;
+    const ops::LoraWeight& w = site->weight;
+    SlotValues values{.a = std::vector<float>(static_cast<size_t>(w.inner() * w.k)),
+                      .b = std::vector<float>(static_cast<size_t>(w.n * w.rank)),
+                      .scales = std::vector<float>(site->parts.size())};
+    if (found != changes.end()) {
+      for (const auto& [part, module] : found->second) add_module(*site, part, *module, values);
+    }
+    const auto copy = [&](Buffer& to, const std::vector<float>& from) {
+      const size_t bytes = from.size() * sizeof(float);
+      queue.copy_async(to.data() + at * bytes, from.data(), bytes);
+    };
+    copy(site->a, values.a), copy(site->b, values.b), copy(site->scales, values.scales);
+    queue.wait();  // before the values are freed
+    site->used[at] = found != changes.end();
+    site->uses = static_cast<int>(std::ranges::count(site->used, true));
+  }
+}
+
+}  // namespace sluice

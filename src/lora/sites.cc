@@ -1,0 +1,46 @@
+// Allocates the sites of adapters and finds them by name.
+#include "lora/sites.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace sluice {
+
+std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, int64_t inputs) {
+  // More projections than these are never fused; without a site the layer cannot have adapters.
+  if (parts.size() > ops::LoraWeight::kMostParts) return nullptr;
+  auto site = std::make_shared<LoraSite>();
+  ops::LoraWeight& w = site->weight;
+  w = {.k = inputs, .slots = room_.slots, .rank = room_.rank, .parts = static_cast<int>(parts.size())};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    for (const RowRange& range : parts[i].rows) w.n += range.count;
+    w.part_ends[i] = w.n;
+    places_[parts[i].module].push_back({site.get(), i});
+  }
+  site->parts = std::move(parts);
+  site->used.resize(static_cast<size_t>(room_.slots));
+  const auto slots = static_cast<size_t>(room_.slots), inner = static_cast<size_t>(w.inner());
+  const size_t a = slots * inner * static_cast<size_t>(w.k), b = slots * static_cast<size_t>(w.n * w.rank);
+  const size_t scales = slots * site->parts.size();
+  bytes_ += (a + b + scales) * sizeof(float);
+  most_inner_ = std::max(most_inner_, w.inner());
+  if (!dry_) {
+    site->a = Buffer(a * sizeof(float), memory_);
+    site->b = Buffer(b * sizeof(float), memory_);
+    site->scales = Buffer(scales * sizeof(float), memory_);
+    w.a = reinterpret_cast<const float*>(site->a.data());
+    w.b = reinterpret_cast<const float*>(site->b.data());
+    w.scales = reinterpret_cast<const float*>(site->scales.data());
+  }
+  sites_.push_back(site);
+  return site;
+}
+
+std::span<const LoraSites::Place> LoraSites::find(std::string_view module) const {
+  const auto found = places_.find(module);
+  return found == places_.end() ? std::span<const Place>() : std::span<const Place>(found->second);
+}
+
+}  // namespace sluice

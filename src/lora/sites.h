@@ -1,0 +1,73 @@
+// Where adapters change a model's linear layers. Every Linear has a site with room for the matrices of some adapters
+// (LoRA, Hu et al. 2021, arXiv:2106.09685). Which adapter is in which place is decided above.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/ops.h"
+
+namespace sluice {
+
+struct RowRange {
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
+// The site of one Linear. Its parts are the modules of the checkpoint that are fused into it.
+struct LoraSite {
+  struct Part {
+    std::string module;              // "model.layers.0.self_attn.q_proj"
+    int64_t module_outputs = 0;      // rows of the module's weight
+    std::vector<RowRange> rows;      // its rows in output order
+    std::vector<float> input_scale;  // [k] factors of the columns that the stored weight has; empty: none
+    bool rescaled = false;           // its rows are scaled to unit length, so that nothing can be added to them
+  };
+  std::vector<Part> parts;
+  ops::LoraWeight weight;
+  Buffer a, b, scales;
+  std::vector<bool> used;  // by slot: whether its adapter changes this layer
+  int uses = 0;            // slots for which that is so
+
+  int64_t first_output(size_t part) const { return part == 0 ? 0 : weight.part_ends[part - 1]; }
+};
+
+class LoraSites {
+ public:
+  struct Room {
+    int slots = 0;  // adapters
+    int rank = 0;   // the largest one
+  };
+  // `dry`: the sites only count their bytes.
+  LoraSites(Room room, bool dry, Memory& memory) : room_(room), dry_(dry), memory_(memory) {}
+
+  const Room& room() const { return room_; }
+  // Called by the constructor of a Linear with `inputs` inputs.
+  std::shared_ptr<LoraSite> add(std::vector<LoraSite::Part> parts, int64_t inputs);
+
+  struct Place {
+    LoraSite* site = nullptr;
+    size_t part = 0;
+  };
+  // The places of a module; none if adapters cannot change it.
+  std::span<const Place> find(std::string_view module) const;
+  std::span<const std::shared_ptr<LoraSite>> all() const { return sites_; }
+  size_t bytes() const { return bytes_; }
+  int64_t most_inner() const { return most_inner_; }  // numbers per row of ops::LoraArgs::inner
+
+ private:
+  const Room room_;
+  const bool dry_;
+  Memory& memory_;
+  std::vector<std::shared_ptr<LoraSite>> sites_;
+  std::map<std::string, std::vector<Place>, std::less<>> places_;
+  size_t bytes_ = 0;
+  int64_t most_inner_ = 0;
+};
+
+}  // namespace sluice
