@@ -53,6 +53,12 @@ struct ModelInfo {
   SamplingParams default_sampling{};
 };
 
+struct AdapterInfo {
+  std::string name{};
+  std::string folder{};
+  int rank = 0;
+};
+
 // A conversation for the model's chat template, as JSON texts of the OpenAI API's fields.
 struct ChatPrompt {
   std::string messages{};         // array
@@ -115,6 +121,14 @@ class Engine {
   // `truncate` tokens, or max_model_len if `truncate` is 0. Longer texts are cut off at the end if `truncate` is above
   // 0, else they are an error.
   virtual PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const = 0;
+  // Adapters (LoRA) of a model that was loaded with enable_lora; requests name them (Request::adapter). load_adapter
+  // reads a folder in the format of Hugging Face's peft. It throws Error(kInvalidRequest) if the name is taken or the
+  // engine has no adapters, and what a folder that cannot be used is: kNotFound, kCorruptFile, kUnsupportedModel.
+  // Requests that run keep an adapter that is unloaded. Thread-safe.
+  virtual void load_adapter(const std::string& name, const std::string& folder);
+  virtual bool unload_adapter(std::string_view name);  // false: there is none of that name
+  virtual std::vector<AdapterInfo> adapters() const { return {}; }
+
   // Ends a request with FinishReason::kAbort; its blocks are free within one step. Unknown ids are ignored.
   virtual void cancel(RequestId id) = 0;
 

@@ -45,13 +45,15 @@ struct EngineOptions {
   int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
   bool enable_prefix_caching = true;
-  bool jump_ahead = true;                  // compute text that a grammar forces without sampling it
-  std::string scheduling_policy = "fcfs";  // fcfs, priority, or another policy of the build
-  bool enable_lora = false;                // the model may have adapters, see --lora-modules
-  int max_loras = 1;                       // adapters that sequences of one step may have together
-  int max_lora_rank = 16;                  // largest rank of an adapter
-  int threads = 0;                         // compute threads; 0: every CPU the process may use
-  std::string numa = "auto";               // off, auto (one part per NUMA node), or a number of parts
+  bool jump_ahead = true;                   // compute text that a grammar forces without sampling it
+  std::string scheduling_policy = "fcfs";   // fcfs, priority, or another policy of the build
+  bool enable_lora = false;                 // the model may have adapters, see --lora-modules
+  int max_loras = 1;                        // adapters that sequences of one step may have together
+  std::vector<std::string> lora_modules{};  // adapters to load at the start: name=folder; implies enable_lora
+  int max_cpu_loras = 0;                    // adapters in host memory; others are read again when needed; 0: all
+  int max_lora_rank = 16;                   // largest rank of an adapter
+  int threads = 0;                          // compute threads; 0: every CPU the process may use
+  std::string numa = "auto";                // off, auto (one part per NUMA node), or a number of parts
   std::string backend{};       // empty (best for this machine), cpu-amx, ..., cpu-avx2, cuda, ..., reference
   int device = 0;              // which device of the backend, counted from 0
   bool deterministic = false;  // make a row's bits independent of its batch; costs nothing on a CPU
@@ -83,6 +85,7 @@ struct ServerOptions {
   int64_t max_total_body_bytes = 0;     // bodies of all requests together; 0: an eighth of memory, at most 1 GiB
   int body_total_timeout_ms = 300'000;  // to receive a whole body
   int max_connections_per_address = 0;  // 0: half of max_connections, without a limit for loopback addresses
+  std::string lora_root{};              // adapters below this folder may be loaded over HTTP; empty: none
   int worker_threads = 0;               // parse, render and tokenize requests; 0: one per CPU, 2 to 16
 };
 
@@ -138,6 +141,9 @@ void visit(V&& v, EngineOptions& o) {
   v("scheduling-policy", o.scheduling_policy,
     "order of waiting requests: fcfs (in turns among API keys), priority, or another policy of the build");
   v("enable-lora", o.enable_lora, "let requests use adapters (LoRA) of the model");
+  v("lora-modules", o.lora_modules, "adapters to load at the start, as name=folder; implies enable-lora");
+  v("max-cpu-loras", o.max_cpu_loras,
+    "adapters that are kept in host memory; others are read from their folders when needed (0: all)");
   v("max-loras", o.max_loras, "maximum adapters that the sequences of one step use together");
   v("max-lora-rank", o.max_lora_rank, "largest rank of an adapter");
   v("threads", o.threads, "compute threads (0: every CPU of the process)");
@@ -179,6 +185,7 @@ void visit(V&& v, ServerOptions& o) {
   v("body-total-timeout-ms", o.body_total_timeout_ms, "time to receive a whole request body");
   v("max-connections-per-address", o.max_connections_per_address,
     "open connections of one IPv4 address or IPv6 /64 network (0: half of max-connections, none for loopback)");
+  v("lora-root", o.lora_root, "folder whose adapters may be loaded with /v1/load_lora_adapter; none by default");
   v("worker-threads", o.worker_threads,
     "threads that parse, render and tokenize requests (0: one per CPU, at least 2 and at most 16)");
 }
@@ -194,6 +201,7 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("max-num-queued-tokens", o.max_num_queued_tokens, 0, kBytes);
   v("kv-cache-memory-bytes", o.kv_cache_memory_bytes, 0, kBytes);
   v("max-loras", o.max_loras, 1, 4096);
+  v("max-cpu-loras", o.max_cpu_loras, 0, kInt);
   v("max-lora-rank", o.max_lora_rank, 1, 1024);
   v("threads", o.threads, 0, 1024);
 }

@@ -77,6 +77,7 @@ struct Request {
   bool max_tokens_is_default = false;  // sampling.max_tokens gives way to the context (sluice/context.h)
   int n = 1;                           // independent continuations; they share the prompt's cache blocks
   int priority = 0;                    // lower is served first under the priority policy
+  std::string adapter{};               // name of a loaded adapter that changes the model; empty: none
   std::string cache_salt{};            // prefixes are shared only between equal salts
   std::string tenant{};                // who asks: under fcfs, waiting requests of different tenants take turns
   // Past it the request ends with FinishReason::kAbort.

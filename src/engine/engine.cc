@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/numa.h"
 #include "base/thread_pool.h"
+#include "engine/adapter_table.h"
 #include "engine/fingerprint.h"
 #include "engine/frontend.h"
 #include "engine/grammar_constraint.h"
@@ -42,6 +43,7 @@ struct Submit {
   RequestId id;
   Request request;
   std::unique_ptr<Constraint> constraint{};  // of request.grammar
+  std::shared_ptr<const Adapter> adapter{};  // request.adapter
 };
 // A request ended before the scheduler saw it.
 struct EndEarly {
@@ -95,8 +97,13 @@ class Inbox {
   bool closed_ = false;
 };
 
-SchedulerOptions scheduler_options(const EngineOptions& o, const LoadPlan& plan) {
+SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& loaded) {
+  const LoadPlan& plan = loaded.plan;
   SchedulerOptions s;
+  s.adapter_slots = plan.adapters.slots;
+  s.place_adapter = [sites = loaded.adapters.get(), queue = plan.queue](const Adapter& adapter, int slot) {
+    place_adapter(&adapter, slot, *sites, *queue);
+  };
   s.max_num_seqs = plan.max_num_seqs;
   s.state_slots = plan.state_slots;
   s.max_num_batched_tokens = plan.step_tokens;
@@ -123,7 +130,8 @@ class EngineImpl final : public TextEngine {
  public:
   EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
       : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
-        scheduler_options_(scheduler_options(options, loaded_.plan)),
+        adapters_(loaded_.adapters.get(), options.max_cpu_loras),
+        scheduler_options_(scheduler_options(options, loaded_)),
         scheduler_(scheduler_options_),
         runner_(loaded_),
         waits_(loaded_.plan.device->memory().host_accessible()),
@@ -136,6 +144,10 @@ class EngineImpl final : public TextEngine {
                     inbox_.push(StopChoice{id, index});
                   }),
         constraints_(std::make_unique<Constraints>(*tokenizer_, info_.vocab_size, info_.eos_token_ids)) {
+    for (const std::string& module : options.lora_modules) {
+      const auto [name, folder] = parse_lora_module(module);
+      adapters_.load(name, folder);
+    }
     runner_.prepare();
     thread_ = std::thread([this] { run(); });
   }
@@ -153,6 +165,14 @@ class EngineImpl final : public TextEngine {
     if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
     const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
     const int rope_class = loaded_.plan.shape.rope_class(static_cast<int>(prompt_tokens));
+    std::shared_ptr<const Adapter> adapter;
+    if (!request.adapter.empty()) {
+      adapter = adapters_.get(request.adapter);
+      request.cache_salt +=
+          "\x1f"
+          "adapter " +
+          adapter->digest;
+    }
     if (rope_class != 0) request.cache_salt += fmt::format("\x1frope {}", rope_class);
     if (!scheduler_.queue_limit().try_enter(request.n, prompt_tokens)) {
       throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
@@ -162,9 +182,9 @@ class EngineImpl final : public TextEngine {
     try {
       frontend_.add(id, request, std::move(sink));
       if (Constraints::needed(request)) {
-        constrain_and_submit(id, std::move(request));
+        constrain_and_submit(id, std::move(request), std::move(adapter));
       } else {
-        inbox_.push(Submit{id, std::move(request)});
+        inbox_.push(Submit{id, std::move(request), nullptr, std::move(adapter)});
       }
     } catch (...) {  // no memory: nothing of the request may stay behind
       take_compiling(id);
@@ -174,6 +194,10 @@ class EngineImpl final : public TextEngine {
     }
     return id;
   }
+
+  void load_adapter(const std::string& name, const std::string& folder) override { adapters_.load(name, folder); }
+  bool unload_adapter(std::string_view name) override { return adapters_.unload(name); }
+  std::vector<AdapterInfo> adapters() const override { return adapters_.all(); }
 
   RequestId embed(PoolingRequest request, PoolingSink) override {
     throw Error(ErrorCode::kInvalidRequest,
@@ -220,7 +244,7 @@ class EngineImpl final : public TextEngine {
  private:
   // The request waits until its grammar, if it has one, is compiled. Whoever takes it out of compiling_ decides what
   // becomes of it.
-  void constrain_and_submit(RequestId id, Request request) {
+  void constrain_and_submit(RequestId id, Request request, std::shared_ptr<const Adapter> adapter) {
     Request needs;  // what of the request the constraint is made from
     needs.grammar = request.grammar;
     needs.reasoning_syntax = request.reasoning_syntax;
@@ -230,10 +254,11 @@ class EngineImpl final : public TextEngine {
       const std::scoped_lock lock(compiling_mutex_);
       compiling_.emplace(id, std::move(request));
     }
-    constraints_->make(needs, [this, id](Constraints::Result result) {
+    constraints_->make(needs, [this, id, adapter = std::move(adapter)](Constraints::Result result) {
       std::optional<Request> waiting = take_compiling(id);
       if (!waiting) return;  // cancelled
-      if (result.error.empty()) return inbox_.push(Submit{id, std::move(*waiting), std::move(result.constraint)});
+      if (result.error.empty())
+        return inbox_.push(Submit{id, std::move(*waiting), std::move(result.constraint), adapter});
       const std::string& param = waiting->grammar->param;
       end_early(id, *waiting,
                 {.reason = FinishReason::kError,
@@ -280,7 +305,7 @@ class EngineImpl final : public TextEngine {
     beat();
     for (Command& command : commands) {
       if (auto* c = std::get_if<Submit>(&command)) {
-        scheduler_.add(c->id, std::move(c->request), std::move(c->constraint));
+        scheduler_.add(c->id, std::move(c->request), std::move(c->constraint), std::move(c->adapter));
       }
       if (const auto* c = std::get_if<EndEarly>(&command)) frontend_.post(ends_of(c->id, c->n, c->finish));
       if (const auto* c = std::get_if<Cancel>(&command)) scheduler_.cancel(c->id);
@@ -396,6 +421,7 @@ class EngineImpl final : public TextEngine {
     }
   }
 
+  AdapterTable adapters_;
   SchedulerOptions scheduler_options_;
   Scheduler scheduler_;
   Runner runner_;
@@ -418,6 +444,12 @@ class EngineImpl final : public TextEngine {
 };
 
 }  // namespace
+
+void Engine::load_adapter(const std::string&, const std::string&) {
+  throw Error(ErrorCode::kInvalidRequest, "This model cannot have adapters.", "lora_name", "");
+}
+
+bool Engine::unload_adapter(std::string_view) { return false; }
 
 ChatPrompt ChatPrompt::user(std::string_view text) {
   const Json messages = Json::array({{{"role", "user"}, {"content", std::string(text)}}});

@@ -401,7 +401,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   plan.fp8_activations = fp8_activations(options, *plan.checkpoint);
   plan.keep_types = options.dtype == "auto" && plan.checkpoint->keep_types;
   plan.kv_dtype = parse_cache_dtype(options.kv_cache_dtype, plan.dtype, plan);
-  if (options.enable_lora) {
+  if (options.enable_lora || !options.lora_modules.empty()) {
     if (plan.task != Task::kGenerate) {
       throw Error(ErrorCode::kUnsupportedModel, "--enable-lora: only models that generate text can have adapters");
     }

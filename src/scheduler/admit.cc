@@ -54,6 +54,11 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
     sequence.computed = 0;
     return false;
   }
+  if (request.adapter != nullptr) sequence.adapter_slot = adapters_.take(request.adapter);
+  if (request.adapter != nullptr && sequence.adapter_slot < 0) {
+    sequence.computed = 0;
+    return false;
+  }
 
   policy_->admit(sequence);
   sequence.state = SequenceState::kRunning;

@@ -28,6 +28,11 @@ void BatchBuilder::copy_block(BlockId from, BlockId to) {
 
 ScheduledBatch BatchBuilder::take() {
   if (out_.parts.size() > placed_) write_places();
+  Batch& batch = out_.batch;
+  if (!batch.adapters.empty()) {  // rows behind the last one that has an adapter
+    batch.adapters.resize(batch.tokens.size(), -1);
+    batch.sample_adapters.resize(batch.sample_rows.size(), -1);
+  }
   out_.number = number_;
   return std::move(out_);
 }
@@ -85,6 +90,10 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
     batch.positions.push_back(position);
   }
   if (!batch.from_sample.empty()) batch.from_sample.resize(batch.tokens.size(), -1);
+  if (sequence.adapter_slot >= 0) {
+    batch.adapters.resize(batch.tokens.size() - static_cast<size_t>(tokens), -1);
+    batch.adapters.resize(batch.tokens.size(), sequence.adapter_slot);
+  }
   batch.query_start.push_back(batch.size());
   batch.kv_len.push_back(end);
   batch.prompt_len.push_back(sequence.prompt_length);
@@ -133,6 +142,10 @@ void BatchBuilder::add_tasks(const Sequence& sequence, ScheduledBatch::Part& par
 // Asks for the logits of one of the part's positions. Returns their row.
 int BatchBuilder::add_logit_row(const ScheduledBatch::Part& part, int position) {
   Batch& batch = out_.batch;
+  if (part.sequence->adapter_slot >= 0) {
+    batch.sample_adapters.resize(batch.sample_rows.size(), -1);
+    batch.sample_adapters.push_back(part.sequence->adapter_slot);
+  }
   batch.sample_rows.push_back(batch.size() + position - part.first);
   --rows_left_;
   return static_cast<int>(batch.sample_rows.size()) - 1;

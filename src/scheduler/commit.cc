@@ -95,6 +95,7 @@ void Scheduler::fork(Sequence& trunk) {
     if (choice->task.counts != nullptr) choice->task.counts = &choice->counts;
     choice->task.constraint = choice->constraint.get();
     choice->memory = trunk.memory.fork(pools_);
+    if (choice->adapter_slot >= 0) adapters_.share(choice->adapter_slot);
     start_running(*choice);
     request.choices[i] = std::move(choice);
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "batch/batch.h"
+#include "scheduler/adapter_slots.h"
 #include "sluice/request.h"
 
 namespace sluice {
@@ -37,8 +38,10 @@ struct SchedulerOptions {
   int hash_bits = 256;              // see BlockPoolOptions
   uint64_t seed = 0;                // for requests without a seed
   std::vector<TokenId> eos_token_ids{};
-  DraftSource draft{};     // empty: no speculation
-  bool jump_ahead = true;  // see Jumps
+  int adapter_slots = 0;                // adapters that running sequences may use together
+  AdapterSlots::Place place_adapter{};  // for adapter_slots > 0
+  DraftSource draft{};                  // empty: no speculation
+  bool jump_ahead = true;               // see Jumps
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
 };
 

@@ -19,9 +19,9 @@ size_t accepted_tokens(std::span<const TokenId> draft, std::span<const SampleRes
 }  // namespace
 
 void ScheduledBatch::clear() {
-  for (std::vector<int32_t>* list :
-       {&batch.tokens, &batch.from_sample, &batch.positions, &batch.types, &batch.slots, &batch.query_start,
-        &batch.kv_len, &batch.prompt_len, &batch.block_table, &batch.sample_rows, &batch.state_slots}) {
+  for (std::vector<int32_t>* list : {&batch.tokens, &batch.from_sample, &batch.positions, &batch.types, &batch.slots,
+                                     &batch.query_start, &batch.kv_len, &batch.prompt_len, &batch.block_table,
+                                     &batch.sample_rows, &batch.state_slots, &batch.adapters, &batch.sample_adapters}) {
     list->clear();
   }
   batch.copies.clear();

@@ -13,6 +13,7 @@ namespace sluice {
 Scheduler::Scheduler(SchedulerOptions options)
     : options_(std::move(options)),
       pools_(options_),
+      adapters_(options_.adapter_slots, options_.place_adapter),
       queue_limit_(options_.max_queued_sequences, options_.max_queued_tokens),
       policy_(find_policy(options_.policy).make({.max_overtaken = options_.max_overtaken})) {
   CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 && options_.max_logit_rows > 0);
@@ -24,10 +25,13 @@ Scheduler::Scheduler(SchedulerOptions options)
         options_.state_slots, options_.max_num_seqs);
 }
 
-void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> constraint) {
+void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> constraint,
+                    std::shared_ptr<const Adapter> adapter) {
+  CHECK(adapter == nullptr || options_.adapter_slots > 0, "request {} has an adapter, but there are no slots", id);
   auto state = std::make_unique<RequestState>();
   state->id = id;
   state->request = std::move(request);
+  state->adapter = std::move(adapter);
   const uint64_t arrival = arrivals_++;
   const SamplingParams& sampling = state->request.sampling;
   if (!sampling.ignore_eos || (constraint && constraint->decides_end())) state->end_tokens = options_.eos_token_ids;
@@ -163,6 +167,11 @@ void Scheduler::stop_running(Sequence& sequence) {
   CHECK(at != running_.end() && *at == &sequence, "a sequence that does not run ends");
   running_.erase(at);
   ++running_set_;
+  leave_adapter(sequence);
+}
+
+void Scheduler::leave_adapter(Sequence& sequence) {
+  if (sequence.adapter_slot >= 0) adapters_.release(std::exchange(sequence.adapter_slot, -1));
 }
 
 bool Scheduler::schedule(BatchBuilder& builder, Sequence& sequence) {
@@ -270,6 +279,7 @@ bool Scheduler::preempt_behind(const BatchBuilder& builder, const Sequence& sequ
     if (victim.awaits_host) return false;  // after the step in flight, then
     running_.erase(running_.begin() + static_cast<int64_t>(i));
     ++running_set_;
+    leave_adapter(victim);
     if (victim.request->unforked()) reserved_slots_ -= victim.request->request.n - 1;
     victim.memory.release(pools_);
     victim.computed = 0;

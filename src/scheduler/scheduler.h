@@ -56,6 +56,10 @@
 // asked for, or if the request says which tokens it likes (logit_bias, allowed_token_ids). A forced token that would
 // end the text is sampled.
 //
+// Adapters. A running sequence of a request with an adapter holds the slot that the adapter is in. A sequence is
+// admitted when its adapter has a slot or one is free. Prefixes are shared only within an adapter, by the request's
+// cache_salt.
+//
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
 
@@ -123,7 +127,9 @@ class Scheduler {
   // The request must have passed check_fits(); ids are never reused.
   // `constraint` may be null. It restricts the tokens of every choice. If it decides the end, that is the end of the
   // text, whatever ignore_eos says.
-  void add(RequestId id, Request request, std::unique_ptr<Constraint> constraint = nullptr);
+  // `adapter` changes the model for the request; null: none. The options must have slots for adapters then.
+  void add(RequestId id, Request request, std::unique_ptr<Constraint> constraint = nullptr,
+           std::shared_ptr<const Adapter> adapter = nullptr);
   // Ends every choice with FinishReason::kAbort. Blocks are free when this returns or, when the request is part of
   // steps in flight, when these are committed. Unknown ids are ignored.
   void cancel(RequestId id);
@@ -170,6 +176,7 @@ class Scheduler {
   bool preempt_behind(const BatchBuilder& builder, const Sequence& sequence);
   void start_running(Sequence& sequence);
   void stop_running(Sequence& sequence);
+  void leave_adapter(Sequence& sequence);
   void admit_waiting(BatchBuilder& builder);
   bool admit(BatchBuilder& builder, Sequence& sequence);
   int promised_blocks() const;
@@ -191,6 +198,7 @@ class Scheduler {
 
   const SchedulerOptions options_;
   MemoryPools pools_;
+  AdapterSlots adapters_;
   QueueLimit queue_limit_;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<Sequence*> running_;  // by rank; a list, as every step goes through it

@@ -29,6 +29,7 @@ struct Rank {
 
 enum class SequenceState : uint8_t { kWaiting, kRunning, kEnded };
 
+struct Adapter;
 struct RequestState;
 
 struct alignas(64) Sequence {
@@ -54,9 +55,10 @@ struct alignas(64) Sequence {
   int cached_tokens = 0;                                // prompt tokens found in the cache when first admitted
   uint64_t end_bits = 0;                                // bit `token % 64` of every end token
   SequenceState state = SequenceState::kWaiting;
-  bool jumps = false;  // forced tokens are taken without being sampled
-  bool plain = true;   // the only choice, and no log-probabilities of prompt tokens are asked for
-  SampleTask task;     // what is sampled for it, without row and position
+  int adapter_slot = -1;  // of a running sequence; -1: it has no adapter
+  bool jumps = false;     // forced tokens are taken without being sampled
+  bool plain = true;      // the only choice, and no log-probabilities of prompt tokens are asked for
+  SampleTask task;        // what is sampled for it, without row and position
 
   Rank rank;
   uint64_t queued_at = 0;  // admissions before it began to wait; kept by the policy
@@ -76,7 +78,8 @@ struct RequestState {
   bool admitted = false;  // was running before
   int scored = 0;         // leading prompt rows whose log-probabilities are done
   Request request;
-  std::vector<TokenId> end_tokens;  // end-of-sequence (unless ignored) and stop_token_ids
+  std::shared_ptr<const Adapter> adapter;  // null: the model alone
+  std::vector<TokenId> end_tokens;         // end-of-sequence (unless ignored) and stop_token_ids
   std::vector<TokenLogprobs> prompt_logprobs;
   // choices[0] computes the prompt; the others are forked from it when the prompt is done, and null before.
   std::vector<std::unique_ptr<Sequence>> choices;

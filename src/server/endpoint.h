@@ -26,14 +26,15 @@ struct EndpointInfo;
 // One request on its way through an endpoint.
 struct Call {
   const EndpointInfo& endpoint;
-  const Models& models;
+  Models& models;
   std::string request_id;            // for logs and for ids of answers
   std::string tenant;                // prefix-cache blocks are shared within it only
   std::string suffix;                // what the '*' of the endpoint's path stands for
   std::shared_ptr<HttpReply> reply;  // gets the answer
   std::shared_ptr<RunningGenerations> running;
   std::shared_ptr<SharedState> shared;
-  bool strict = false;  // unknown fields are errors
+  bool strict = false;         // unknown fields are errors
+  std::string_view lora_root;  // see ApiOptions
   std::optional<std::chrono::steady_clock::time_point> deadline;
 
   // After the body was read. Endpoints without a field "model" get the first model, if there is one.

@@ -92,6 +92,7 @@ Request base_request(Call& call) {
   request.priority = fields.priority;
   request.cache_salt = cache_salt(call.tenant, fields.cache_salt);
   request.tenant = call.tenant;
+  request.adapter = call.model.adapter;
   request.grammar = fields.grammar;
   request.deadline = call.deadline;
   return request;

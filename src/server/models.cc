@@ -21,21 +21,37 @@ void Models::load(std::string name, std::shared_ptr<Engine> engine) {
   const std::shared_ptr<Engine> handle(object, [owner = std::move(engine)](Engine*) mutable {
     std::thread([last = std::move(owner)]() mutable { last.reset(); }).detach();
   });
-  add(std::move(name), handle);
+  add({.name = std::move(name), .engine = handle});
 }
 
-void Models::add(std::string name, std::shared_ptr<Engine> engine) {
+void Models::add(ServedModel model) {
   const std::lock_guard lock(mutex_);
-  if (lookup(name) != nullptr) {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("The model name '{}' is already in use.", name), "model", "");
+  if (lookup(model.name) != nullptr) {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("The model name '{}' is already in use.", model.name), "model",
+                "");
   }
-  models_.push_back({std::move(name), std::move(engine)});
+  models_.push_back(std::move(model));
+}
+
+void Models::add_adapter(const std::string& adapter, std::string_view name) {
+  std::optional<ServedModel> model = find(name);
+  if (!model) throw Error(ErrorCode::kNotFound, fmt::format("The model '{}' is not loaded.", name), "model", "");
+  add({.name = adapter, .engine = std::move(model->engine), .adapter = adapter});
+}
+
+std::optional<ServedModel> Models::remove_adapter(std::string_view adapter) {
+  const std::lock_guard lock(mutex_);
+  const ServedModel* found = lookup(adapter);
+  if (found == nullptr || found->adapter.empty()) return std::nullopt;
+  ServedModel removed = *found;
+  models_.erase(models_.begin() + (found - models_.data()));
+  return removed;
 }
 
 void Models::alias(std::string alias, std::string_view name) {
   std::optional<ServedModel> model = find(name);
   if (!model) throw Error(ErrorCode::kNotFound, fmt::format("The model '{}' is not loaded.", name), "model", "");
-  add(std::move(alias), std::move(model->engine));
+  add({.name = std::move(alias), .engine = std::move(model->engine)});
 }
 
 bool Models::unload(std::string_view name) {
@@ -84,8 +100,10 @@ std::optional<ServedModel> Models::only() const {
 std::shared_ptr<Models> Models::single(Engine& engine, const std::vector<std::string>& names) {
   const std::shared_ptr<Engine> unowned(std::shared_ptr<void>(), &engine);
   auto models = std::make_shared<Models>();
-  models->add(names.empty() ? engine.model().name : names.front(), unowned);
+  const std::string first = names.empty() ? engine.model().name : names.front();
+  models->add({.name = first, .engine = unowned});
   for (size_t i = 1; i < names.size(); ++i) models->alias(names[i], names.front());
+  for (const AdapterInfo& adapter : engine.adapters()) models->add_adapter(adapter.name, first);
   return models;
 }
 

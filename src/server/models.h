@@ -16,13 +16,14 @@ namespace sluice::server {
 struct ServedModel {
   std::string name;
   std::shared_ptr<Engine> engine;
+  std::string adapter{};  // the engine's adapter that this name stands for; empty: none
 };
 
 // Thread-safe. A request that runs owns its engine together with this table, so that unloading a model never cuts it.
 class Models {
  public:
-  // One model under the names, or under its own name when there are none. The engine must outlive the table and every
-  // request.
+  // One model under the names, or under its own name when there are none, and its adapters under theirs. The engine
+  // must outlive the table and every request.
   static std::shared_ptr<Models> single(Engine& engine, const std::vector<std::string>& names);
 
   // Throws Error(kInvalidRequest) when the name is taken. The engine is destroyed on a thread of its own when the model
@@ -30,6 +31,10 @@ class Models {
   void load(std::string name, std::shared_ptr<Engine> engine);
   // A further name of a model. Throws Error(kNotFound) when `name` is unknown, kInvalidRequest when `alias` is taken.
   void alias(std::string alias, std::string_view name);
+  // An adapter of a model, under the adapter's own name. Throws as alias() does.
+  void add_adapter(const std::string& adapter, std::string_view name);
+  // Takes an adapter's name away. Returns its model; none when there is no such adapter.
+  std::optional<ServedModel> remove_adapter(std::string_view adapter);
   // Removes the model under all of its names. False when the name is unknown.
   bool unload(std::string_view name);
 
@@ -41,7 +46,7 @@ class Models {
   std::optional<ServedModel> only() const;
 
  private:
-  void add(std::string name, std::shared_ptr<Engine> engine);
+  void add(ServedModel model);
   const ServedModel* lookup(std::string_view name) const;  // with the mutex held
 
   mutable std::mutex mutex_;

@@ -45,7 +45,8 @@ HttpServerOptions with_listener(HttpServerOptions options, int listener) {
 }
 
 ApiOptions api_options(const ServerOptions& o) {
-  return {.strict = o.strict, .request_timeout = std::chrono::milliseconds(o.request_timeout_ms)};
+  return {
+      .strict = o.strict, .request_timeout = std::chrono::milliseconds(o.request_timeout_ms), .lora_root = o.lora_root};
 }
 
 }  // namespace

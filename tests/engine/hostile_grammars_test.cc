@@ -17,7 +17,7 @@ using namespace testing;  // engine/collect.h
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kAtOnce = 4;
-constexpr double kMostGap = 0.05, kMostWait = 2.0;  // seconds; four grammars share two threads
+constexpr double kMostGap = 0.05, kMostWait = 4.0;  // seconds; four grammars share two threads
 constexpr int kRuns = 6;                            // what is slow in one run only is the machine's
 
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -109,6 +109,13 @@ Worst run(Engine& engine, std::span<const grammar::Hostile> some) {
   return worst;
 }
 
+// The longest gap of a stream that has the engine for itself: what other programs on the machine do to it.
+double gap_alone(Engine& engine) {
+  PlainStream plain(engine);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  return plain.longest_gap();
+}
+
 TEST(HostileGrammars, LeaveAPlainStreamItsPace) {
   if (kSanitized) GTEST_SKIP() << "sanitizers change the times";
   const std::unique_ptr<Engine> engine = demo_engine();
@@ -117,11 +124,13 @@ TEST(HostileGrammars, LeaveAPlainStreamItsPace) {
   for (size_t first = 0; first < hostile.size(); first += kAtOnce) {
     const auto some = std::span(hostile).subspan(first, std::min(kAtOnce, hostile.size() - first));
     Worst worst = run(*engine, some);
-    for (int again = 1; again < kRuns && (worst.gap >= kMostGap || worst.wait >= kMostWait); ++again) {
+    double most_gap = kMostGap;
+    for (int again = 1; again < kRuns && (worst.gap >= most_gap || worst.wait >= kMostWait); ++again) {
+      most_gap = std::max(most_gap, kMostGap + gap_alone(*engine));
       const Worst next = run(*engine, some);
       worst = {.gap = std::min(worst.gap, next.gap), .wait = std::min(worst.wait, next.wait)};
     }
-    EXPECT_LT(worst.gap, kMostGap) << some[0].name.substr(0, 80);
+    EXPECT_LT(worst.gap, most_gap) << some[0].name.substr(0, 80);
     EXPECT_LT(worst.wait, kMostWait) << some[0].name.substr(0, 80);
     all = {.gap = std::max(all.gap, worst.gap), .wait = std::max(all.wait, worst.wait)};
   }

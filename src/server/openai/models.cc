@@ -4,28 +4,37 @@
 namespace sluice::server {
 namespace {
 
-Json model_card(const ServedModel& served) {
+// The name under which the adapter's model is served.
+std::string base_of(const ServedModel& adapter, const Models& models) {
+  for (const ServedModel& model : models.all()) {
+    if (model.engine == adapter.engine && model.adapter.empty()) return model.name;
+  }
+  return adapter.engine->model().name;
+}
+
+Json model_card(const ServedModel& served, const Models& models) {
   const ModelInfo& model = served.engine->model();
+  const bool is_adapter = !served.adapter.empty();
   return {{"id", served.name},
           {"object", "model"},
           {"created", model.created},
           {"owned_by", "sluice"},
-          {"root", model.name},
-          {"parent", nullptr},
+          {"root", is_adapter ? served.adapter : model.name},
+          {"parent", is_adapter ? Json(base_of(served, models)) : Json(nullptr)},
           {"max_model_len", model.max_model_len},
           {"task", to_string(model.task)}};
 }
 
 void list(Call& call) {
   Json data = Json::array();
-  for (const ServedModel& model : call.models.all()) data.push_back(model_card(model));
+  for (const ServedModel& model : call.models.all()) data.push_back(model_card(model, call.models));
   call.send({.body = dump_json({{"object", "list"}, {"data", std::move(data)}})});
 }
 
 void show(Call& call) {
   const auto model = call.models.find(call.suffix);
   if (!model) throw model_not_found(call.suffix, call.models.names());
-  call.send({.body = dump_json(model_card(*model))});
+  call.send({.body = dump_json(model_card(*model, call.models))});
 }
 
 const EndpointInfo all{.name = "models",

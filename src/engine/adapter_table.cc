@@ -1,0 +1,107 @@
+// Names of adapters, and which of them are in host memory.
+#include "engine/adapter_table.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+[[noreturn]] void refuse_name(const std::string& message) {
+  throw Error(ErrorCode::kInvalidRequest, message, "lora_name", "");
+}
+
+}  // namespace
+
+AdapterTable::Entry* AdapterTable::find(std::string_view name) {
+  const auto found = std::ranges::find(entries_, name, [](const Entry& e) -> std::string_view { return e.info.name; });
+  return found == entries_.end() ? nullptr : &*found;
+}
+
+void AdapterTable::load(const std::string& name, const std::string& folder) {
+  if (sites_ == nullptr) refuse_name("The engine has no adapters: start it with --enable-lora.");
+  if (name.empty()) refuse_name("An adapter needs a name.");
+  const auto check_new = [&] {
+    if (find(name) != nullptr) refuse_name(fmt::format("The lora adapter '{}' has already been loaded.", name));
+  };
+  {
+    const std::scoped_lock lock(mutex_);
+    check_new();
+  }
+  std::shared_ptr<const Adapter> adapter = read_adapter(name, folder);
+  check_adapter(*adapter, *sites_);
+  const std::scoped_lock lock(mutex_);
+  check_new();
+  Entry& entry = entries_.emplace_back();
+  entry.info = {.name = name, .folder = folder, .rank = adapter->rank};
+  entry.digest = adapter->digest;
+  keep(entry, std::move(adapter));
+}
+
+bool AdapterTable::unload(std::string_view name) {
+  const std::scoped_lock lock(mutex_);
+  return std::erase_if(entries_, [&](const Entry& e) { return e.info.name == name; }) > 0;
+}
+
+std::vector<AdapterInfo> AdapterTable::all() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<AdapterInfo> out;
+  for (const Entry& entry : entries_) out.push_back(entry.info);
+  return out;
+}
+
+std::shared_ptr<const Adapter> AdapterTable::get(const std::string& name) {
+  const auto missing = [&] {
+    return Error(ErrorCode::kNotFound, fmt::format("The lora adapter '{}' does not exist.", name), "model",
+                 "model_not_found");
+  };
+  AdapterInfo info;
+  std::string digest;
+  {
+    const std::scoped_lock lock(mutex_);
+    Entry* entry = find(name);
+    if (entry == nullptr) throw missing();
+    entry->last_asked = ++asked_;
+    if (entry->adapter != nullptr) return entry->adapter;
+    info = entry->info;
+    digest = entry->digest;
+  }
+  std::shared_ptr<const Adapter> adapter = read_adapter(name, info.folder);
+  if (adapter->digest != digest) {
+    throw Error(ErrorCode::kCorruptFile,
+                fmt::format("{}: the adapter's files have changed since it was loaded: unload it first", info.folder));
+  }
+  const std::scoped_lock lock(mutex_);
+  Entry* entry = find(name);
+  if (entry == nullptr) throw missing();
+  if (entry->adapter == nullptr) keep(*entry, adapter);
+  return entry->adapter;
+}
+
+// Those that were asked for longest ago give way. Sequences that run keep theirs.
+void AdapterTable::keep(Entry& entry, std::shared_ptr<const Adapter> adapter) {
+  entry.adapter = std::move(adapter);
+  entry.last_asked = ++asked_;
+  while (most_ > 0) {
+    const auto kept = [](const Entry& e) { return e.adapter != nullptr; };
+    if (static_cast<size_t>(std::ranges::count_if(entries_, kept)) <= most_) return;
+    Entry* oldest = nullptr;
+    for (Entry& e : entries_) {
+      if (kept(e) && (oldest == nullptr || e.last_asked < oldest->last_asked)) oldest = &e;
+    }
+    oldest->adapter = nullptr;
+  }
+}
+
+std::pair<std::string, std::string> parse_lora_module(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("--lora-modules: '{}' is not of the form name=folder", text));
+  }
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+}  // namespace sluice

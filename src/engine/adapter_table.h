@@ -1,0 +1,51 @@
+// The adapters that requests may name.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lora/adapter.h"
+#include "sluice/engine.h"
+
+namespace sluice {
+
+// Thread-safe.
+class AdapterTable {
+ public:
+  // Keeps at most `most` adapters in host memory, those that were asked for last; 0: all. The sites must outlive the
+  // table; null: the model has none.
+  AdapterTable(const LoraSites* sites, int most) : sites_(sites), most_(static_cast<size_t>(most)) {}
+
+  // See Engine::load_adapter.
+  void load(const std::string& name, const std::string& folder);
+  bool unload(std::string_view name);
+  std::vector<AdapterInfo> all() const;  // in the order in which they came
+
+  // Returns the adapter, which it may read on the caller's thread. Throws Error(kNotFound) for an unknown name and
+  // Error(kCorruptFile) if the folder's files have changed.
+  std::shared_ptr<const Adapter> get(const std::string& name);
+
+ private:
+  struct Entry {
+    AdapterInfo info;
+    std::string digest;
+    std::shared_ptr<const Adapter> adapter;  // null: it is not in memory
+    uint64_t last_asked = 0;
+  };
+  Entry* find(std::string_view name);  // with the mutex held
+  void keep(Entry& entry, std::shared_ptr<const Adapter> adapter);
+
+  const LoraSites* const sites_;
+  const size_t most_;
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;
+  uint64_t asked_ = 0;
+};
+
+// "name=folder" in its two parts. Throws Error(kInvalidRequest).
+std::pair<std::string, std::string> parse_lora_module(const std::string& text);
+
+}  // namespace sluice

@@ -1,0 +1,36 @@
+// Which adapters are where the model can use them: as many as there are slots. Pure host code.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace sluice {
+
+struct Adapter;
+
+class AdapterSlots {
+ public:
+  // Puts an adapter into a slot, for the steps that are called later.
+  using Place = std::function<void(const Adapter& adapter, int slot)>;
+  AdapterSlots(int slots, Place place) : slots_(static_cast<size_t>(slots)), place_(std::move(place)) {}
+
+  // Returns the slot of the adapter, which stays there until it was released as often as it was taken. The adapter that
+  // was not used for longest gives way. Returns -1 if all slots are taken.
+  int take(const std::shared_ptr<const Adapter>& adapter);
+  void share(int slot) { ++slots_[static_cast<size_t>(slot)].users; }  // takes it once more
+  void release(int slot) { --slots_[static_cast<size_t>(slot)].users; }
+
+ private:
+  struct Slot {
+    std::shared_ptr<const Adapter> adapter;
+    int users = 0;
+    uint64_t last_taken = 0;
+  };
+  std::vector<Slot> slots_;
+  Place place_;
+  uint64_t takes_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,154 @@
+// Adapters in the engine: several in one batch, with every way in which sequences share, wait and end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.h"
+#include "engine/collect.h"
+
+namespace sluice {
+namespace {
+
+using namespace testing;  // engine/collect.h
+
+std::string folder_of(const std::string& name) { return demo_model() + "-lora-" + name; }
+
+std::unique_ptr<Engine> engine_with(const std::function<void(EngineOptions&)>& change = {}) {
+  EngineOptions o;
+  o.model = demo_model();
+  o.threads = 2;
+  o.max_model_len = 512;
+  o.kv_cache_memory_bytes = int64_t{32} << 20;
+  o.max_loras = 2;
+  o.lora_modules = {"pirate=" + folder_of("pirate"), "json=" + folder_of("json")};
+  if (change) change(o);
+  return Engine::load(o);
+}
+
+struct Golden {
+  std::string adapter;
+  std::string messages;
+  std::vector<TokenId> tokens;
+};
+
+// What transformers and peft generate.
+std::vector<Golden> goldens(const std::string& adapter, const std::string& file) {
+  std::vector<Golden> out;
+  std::ifstream in(std::string(SLUICE_SOURCE_DIR) + "/tests/goldens/minnow/" + file);
+  for (std::string line; std::getline(in, line);) {
+    const Json row = parse_json(line);
+    out.push_back({adapter, row.at("messages").dump(), row.at("greedy_ids").get<std::vector<TokenId>>()});
+  }
+  EXPECT_FALSE(out.empty()) << file;
+  return out;
+}
+
+std::vector<Golden> all_goldens() {
+  std::vector<Golden> out;
+  const std::vector<Golden> lists[] = {goldens("", "minnow-6m-greedy.jsonl"),
+                                       goldens("pirate", "lora-pirate-greedy.jsonl"),
+                                       goldens("json", "lora-json-greedy.jsonl")};
+  for (size_t i = 0; i < 64; ++i) {  // in turns, so that each batch has all of them
+    for (const auto& list : lists) {
+      if (i < list.size()) out.push_back(list[i]);
+    }
+  }
+  return out;
+}
+
+Request request_for(const Engine& engine, const Golden& golden) {
+  Request request;
+  request.prompt = engine.tokenize(engine.render_chat({.messages = golden.messages}), false);
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = static_cast<int>(golden.tokens.size());
+  request.adapter = golden.adapter;
+  return request;
+}
+
+void expect_goldens(Engine& engine) {
+  const std::vector<Golden> all = all_goldens();
+  Collector collector(engine);
+  std::vector<size_t> answers;
+  for (const Golden& golden : all) answers.push_back(collector.submit(request_for(engine, golden)));
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(collector.answer(answers[i])[0].tokens, all[i].tokens) << all[i].adapter << ": " << all[i].messages;
+  }
+}
+
+TEST(Adapters, InOneBatchAreExact) { expect_goldens(*engine_with()); }
+
+TEST(Adapters, TakeTurnsWhereOnlyOneFits) {
+  expect_goldens(*engine_with([](EngineOptions& o) { o.max_loras = 1, o.max_cpu_loras = 1; }));
+}
+
+TEST(Adapters, InSmallChunksAndPreemptedAreExact) {
+  expect_goldens(*engine_with([](EngineOptions& o) {
+    o.max_num_batched_tokens = 8;
+    o.kv_cache_memory_bytes = 640 * 2048;
+  }));
+}
+
+TEST(Adapters, DoNotSharePrefixes) {
+  const std::unique_ptr<Engine> engine = engine_with();
+  const std::string text(200, 'x');
+  const auto cached = [&](const std::string& adapter) {
+    Request request;
+    request.prompt = engine->tokenize(text, false);
+    request.sampling.max_tokens = 1;
+    request.adapter = adapter;
+    return run_alone(*engine, request).usage.cached_tokens;
+  };
+  EXPECT_EQ(cached("pirate"), 0);
+  EXPECT_EQ(cached("json"), 0);
+  EXPECT_EQ(cached(""), 0);
+  EXPECT_GT(cached("pirate"), 0);
+}
+
+TEST(Adapters, OfAllChoices) {
+  const std::unique_ptr<Engine> engine = engine_with();
+  const Golden golden = goldens("pirate", "lora-pirate-greedy.jsonl")[0];
+  Request request = request_for(*engine, golden);
+  request.n = 3;
+  Collector collector(*engine);
+  for (const Choice& choice : collector.answer(collector.submit(request))) EXPECT_EQ(choice.tokens, golden.tokens);
+}
+
+TEST(Adapters, UnloadedOnesStayWithWhatRuns) {
+  const std::unique_ptr<Engine> engine = engine_with();
+  const Golden golden = goldens("pirate", "lora-pirate-greedy.jsonl")[0];
+  Collector collector(*engine);
+  std::vector<size_t> answers;
+  for (int i = 0; i < 20; ++i) answers.push_back(collector.submit(request_for(*engine, golden)));
+  EXPECT_TRUE(engine->unload_adapter("pirate"));
+  EXPECT_FALSE(engine->unload_adapter("pirate"));
+  EXPECT_THROW(engine->submit(request_for(*engine, golden), [](const Event&) {}), Error);
+  for (const size_t at : answers) EXPECT_EQ(collector.answer(at)[0].tokens, golden.tokens);
+  engine->load_adapter("pirate", folder_of("pirate"));
+  EXPECT_EQ(run_alone(*engine, request_for(*engine, golden)).tokens, golden.tokens);
+}
+
+TEST(Adapters, AreRefusedByName) {
+  const auto message = [](const auto& call) -> std::string {
+    try {
+      call();
+      return "";
+    } catch (const Error& e) {
+      return e.what();
+    }
+  };
+  using ::testing::HasSubstr;
+  const std::unique_ptr<Engine> engine = engine_with();
+  EXPECT_THAT(message([&] { engine->load_adapter("pirate", folder_of("json")); }), HasSubstr("already been loaded"));
+  EXPECT_THAT(message([&] { engine->load_adapter("x", "/nowhere"); }), HasSubstr("/nowhere/adapter_config.json"));
+  EXPECT_THAT(message([] { engine_with([](EngineOptions& o) { o.max_lora_rank = 8; }); }),
+              HasSubstr("rank 16 is above --max-lora-rank 8"));
+  EXPECT_THAT(message([] { engine_with([](EngineOptions& o) { o.lora_modules = {"pirate"}; }); }),
+              HasSubstr("'pirate' is not of the form name=folder"));
+  const std::unique_ptr<Engine> plain = engine_with([](EngineOptions& o) { o.lora_modules.clear(); });
+  EXPECT_THAT(message([&] { plain->load_adapter("x", folder_of("json")); }), HasSubstr("--enable-lora"));
+}
+
+}  // namespace
+}  // namespace sluice

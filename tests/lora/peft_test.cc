@@ -1,0 +1,135 @@
+// Reading adapters in peft's format: what is read, and what is refused by name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.h"
+#include "formats/safetensors.h"
+#include "lora/adapter.h"
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kPirate = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m-lora-pirate";
+
+// A folder with an adapter of rank 2 on one module [3, 4].
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "sluice-adapter-XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+    write(config());
+    write_tensors(
+        {{"base_model.model.m.q_proj.lora_A.weight", {2, 4}}, {"base_model.model.m.q_proj.lora_B.weight", {3, 2}}});
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+  static Json config() { return {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 6}}; }
+  void write(const Json& config) const { std::ofstream(path_ + "/adapter_config.json") << config.dump(); }
+  void write_tensors(const std::vector<std::pair<std::string, Shape>>& tensors) const {
+    std::vector<std::vector<float>> values;
+    std::vector<NamedTensor> named;
+    for (const auto& [name, shape] : tensors) {
+      std::vector<float>& v = values.emplace_back(static_cast<size_t>(shape.elements()));
+      for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i);
+      named.push_back({name, Tensor(v.data(), &kFloat32, shape)});
+    }
+    write_safetensors(path_ + "/adapter_model.safetensors", named);
+  }
+
+ private:
+  std::string path_;
+};
+
+std::string refusal(const Folder& folder) {
+  try {
+    read_adapter("x", folder.path());
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+std::string refusal_of(const char* key, const Json& value) {
+  const Folder folder;
+  Json config = Folder::config();
+  config[key] = value;
+  folder.write(config);
+  return refusal(folder);
+}
+
+TEST(Peft, ReadsTheDemoAdapter) {
+  const auto adapter = read_adapter("pirate", kPirate);
+  EXPECT_EQ(adapter->rank, 16);
+  ASSERT_EQ(adapter->modules.size() % 7, 0u);
+  for (const Adapter::Module& module : adapter->modules) {
+    EXPECT_TRUE(module.name.starts_with("model.layers.")) << module.name;
+    EXPECT_EQ(module.scale, 2.0f);
+    EXPECT_EQ(static_cast<int64_t>(module.a.size()), module.rank * module.inputs);
+    EXPECT_EQ(static_cast<int64_t>(module.b.size()), module.rank * module.outputs);
+  }
+  EXPECT_EQ(adapter->digest, read_adapter("other", kPirate)->digest);
+}
+
+TEST(Peft, ScalesAsPeftDoes) {
+  const Folder folder;
+  const auto scale = [&](const Json& changes) {
+    Json config = Folder::config();
+    config.update(changes);
+    folder.write(config);
+    return read_adapter("x", folder.path())->modules.at(0).scale;
+  };
+  EXPECT_FLOAT_EQ(scale(Json::object()), 3.0f);
+  EXPECT_FLOAT_EQ(scale({{"use_rslora", true}}), 6.0f / std::sqrt(2.0f));
+  EXPECT_FLOAT_EQ(scale({{"alpha_pattern", {{"q_proj", 8}}}}), 4.0f);
+  EXPECT_FLOAT_EQ(scale({{"alpha_pattern", {{"proj", 8}}}}), 3.0f) << "a pattern begins after a dot";
+  EXPECT_FLOAT_EQ(scale({{"alpha_pattern", {{"^m\\.q_proj", 8}}}}), 4.0f);
+  EXPECT_FLOAT_EQ(scale({{"r", 7}, {"rank_pattern", {{"m.q_proj", 2}}}}), 3.0f);
+}
+
+TEST(Peft, RefusesByKey) {
+  using ::testing::HasSubstr;
+  const std::pair<const char*, Json> keys[] = {{"peft_type", "IA3"},
+                                               {"bias", "all"},
+                                               {"use_dora", true},
+                                               {"lora_bias", true},
+                                               {"modules_to_save", {"lm_head"}},
+                                               {"trainable_token_indices", {1, 2}},
+                                               {"target_parameters", {"experts.gate_up_proj"}},
+                                               {"layer_replication", {{0, 4}}},
+                                               {"alora_invocation_tokens", {1}},
+                                               {"use_qalora", true},
+                                               {"megatron_config", {{"a", 1}}},
+                                               {"init_lora_weights", "pissa"},
+                                               {"a_new_key", 1},
+                                               {"alpha_pattern", {{"(", 1}}}};
+  for (const auto& [key, value] : keys) EXPECT_THAT(refusal_of(key, value), HasSubstr(key)) << key;
+  EXPECT_EQ(refusal_of("lora_dropout", 0.1), "");
+  EXPECT_EQ(refusal_of("modules_to_save", nullptr), "");
+  EXPECT_EQ(refusal_of("init_lora_weights", "gaussian"), "");
+}
+
+TEST(Peft, RefusesTensorsByName) {
+  using ::testing::HasSubstr;
+  const Folder folder;
+  const std::string a = "base_model.model.m.q_proj.lora_A.weight", b = "base_model.model.m.q_proj.lora_B.weight";
+  folder.write_tensors({{a, {2, 4}}});
+  EXPECT_THAT(refusal(folder), HasSubstr("'m.q_proj' has no lora_B.weight"));
+  folder.write_tensors({{a, {2, 4}}, {b, {3, 1}}});
+  EXPECT_THAT(refusal(folder), HasSubstr("its rank is 2"));
+  folder.write_tensors({{a, {2, 4}}, {b, {3, 2}}, {"base_model.model.m.q_proj.lora_magnitude_vector.weight", {3}}});
+  EXPECT_THAT(refusal(folder), HasSubstr("lora_magnitude_vector"));
+  folder.write_tensors({{a, {2, 4}}, {b, {3, 2}}, {"base_model.model.lm_head.weight", {3, 4}}});
+  EXPECT_THAT(refusal(folder), HasSubstr("lm_head.weight"));
+  fs::remove(folder.path() + "/adapter_model.safetensors");
+  EXPECT_THAT(refusal(folder), HasSubstr("no such file"));
+}
+
+}  // namespace
+}  // namespace sluice
