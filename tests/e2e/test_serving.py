@@ -30,7 +30,7 @@ def test_api_keys():
             server.client("three").models.list()
         assert caught.value.code == "invalid_api_key"
         assert httpx.get(server.url + "/health").status_code == 200
-        for path in ("/metrics", "/version", "/v1/models", "/", "/nothing"):
+        for path in ("/metrics", "/version", "/v1/models", "/routes", "/nothing"):
             assert httpx.get(server.url + path).status_code == 401
         assert "one" not in "".join(server.lines) and "two" not in "".join(server.lines)
 
