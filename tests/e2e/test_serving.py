@@ -85,6 +85,7 @@ def test_metric_names(server, client, model):
         "vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_sum",
         "vllm:e2e_request_latency_seconds_count", "vllm:request_queue_time_seconds_count",
         "vllm:cache_config_info", "http_requests_total", "http_request_duration_seconds_bucket", "http_connections",
+        "sluice:memory_bytes",
     ):
         assert f"\n{name}" in text, name
     before = server.metrics()

@@ -9,7 +9,7 @@ import {allConversations, openStore, removeConversation, saveConversation} from 
 import {download, readConversations} from "/ui/transfer.js";
 import {showMessages} from "/ui/view.js";
 
-const SUGGESTIONS = ["What is 17 + 25?", "Tell me a story about a clever mouse.", "Say hello in three languages."];
+const SUGGESTIONS = ["What is 17 + 25?", "Tell me a story about a clever mouse.", "List four countries in Asia."];
 const PAINT_EVERY = 60;  // ms between two paints of a growing answer, or more if a paint takes long
 
 let conversations = [];
@@ -115,7 +115,8 @@ async function generate(parent) {
   const follow = atEnd();
   showAll();
   scrollDown(follow);
-  announce(node.error ? `The answer failed: ${node.error}` : controller.signal.aborted ? "Stopped" : "The answer is complete");
+  announce(node.error ? `The answer failed: ${node.error}`
+    : controller.signal.aborted ? "Stopped" : "The answer is complete");
 }
 
 function sendText(text, parent) {

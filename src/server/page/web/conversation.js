@@ -1,6 +1,7 @@
 // A conversation as a tree of messages. A leaf names the branch that is shown.
 
-export const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16).padStart(2, "0")).join("");
+export const newId = () =>
+  Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 export function newConversation() {
   return {id: newId(), title: "New conversation", updated: Date.now(), system: "", leaf: null, nodes: new Map()};

@@ -22,8 +22,8 @@ const bytesText = (bytes) => {
 function tile(name, value, detail, share) {
   const meter = share === undefined ? null
     : element("meter", {min: 0, max: 1, value: share, "aria-label": name});
-  return element("div", {class: "card tile"}, element("h2", {text: name}), element("p", {class: "value", text: value}),
-    meter, element("p", {class: "detail", text: detail}));
+  return element("div", {class: "card tile"}, element("h2", {text: name}),
+    element("p", {class: "value", text: value}), meter, element("p", {class: "detail", text: detail}));
 }
 
 // Rates and quantiles of the readings up to now.
@@ -31,8 +31,10 @@ function measure() {
   const now = readings.at(-1), last = readings.at(-2) ?? now;
   const from = readings.find((reading) => reading.time >= now.time - WINDOW * 1000);
   const {metrics} = now;
-  const rate = (name, since) =>
-    now.time > since.time ? Math.max(0, metrics.sum(name) - since.metrics.sum(name)) * 1000 / (now.time - since.time) : 0;
+  const rate = (name, since) => {
+    const gain = Math.max(0, metrics.sum(name) - since.metrics.sum(name));
+    return now.time > since.time ? gain * 1000 / (now.time - since.time) : 0;
+  };
   const recent = (name) => gained(from.metrics.histogram(name), metrics.histogram(name));
   const ttft = recent(TTFT), tpot = recent(TPOT);
   const seconds = Math.max((now.time - from.time) / 1000, 1);
@@ -46,7 +48,8 @@ function measure() {
     generated: rate("vllm:generation_tokens_total", from), kv: metrics.sum("vllm:kv_cache_usage_perc"),
     ttft50: milliseconds(ttft, 0.5), ttft95: milliseconds(ttft, 0.95),
     tpot50: milliseconds(tpot, 0.5), tpot95: milliseconds(tpot, 0.95),
-    goodput: Math.min(within(ttft, Number($("ttft-limit").value)), within(tpot, Number($("tpot-limit").value))) / seconds,
+    goodput: Math.min(within(ttft, Number($("ttft-limit").value)),
+      within(tpot, Number($("tpot-limit").value))) / seconds,
     finished: rate("vllm:request_success_total", from),
   };
 }
@@ -58,12 +61,13 @@ function showTiles(metrics, row) {
   $("tiles").replaceChildren(
     tile("Batch", String(row.running), "sequences that run"),
     tile("Queue", String(row.waiting), `requests that wait; ${metrics.sum("vllm:num_preemptions_total")} preemptions`),
-    tile("KV blocks", total ? `${Math.round(row.kv * total)} / ${total}` : percent(row.kv),
-      `${percent(row.kv)} in use; ${blocks.block_size ?? "?"} tokens per block`, row.kv),
-    tile("Prefix cache hits", queries > 0 ? percent(hits / queries) : "–", `${hits} of ${queries} prompt tokens`,
+    tile("KV blocks", String(Math.round(row.kv * total)),
+      `of ${total} blocks with ${blocks.block_size ?? "?"} tokens each; ${percent(row.kv)} in use`, row.kv),
+    tile("Cache hits", queries > 0 ? percent(hits / queries) : "–", `${hits} of ${queries} prompt tokens`,
       queries > 0 ? hits / queries : 0),
-    tile("Tokens per second", row.batch.toFixed(0), "computed, prompts included"),
-    tile("Requests finished", String(metrics.sum("vllm:request_success_total")), `${row.finished.toFixed(2)} per second now`));
+    tile("Tokens/s", row.batch.toFixed(0), "computed, prompts included"),
+    tile("Finished", String(metrics.sum("vllm:request_success_total")),
+      `requests; ${row.finished.toFixed(2)} per second now`));
 }
 
 function showPlots() {
@@ -71,7 +75,8 @@ function showPlots() {
   const line = (name, key) => ({name, values: values(key)});
   $("plots").replaceChildren(
     plot("Queue and batch", "sequences", [line("running", "running"), line("waiting", "waiting")], SECONDS, {most: 2}),
-    plot("Tokens of finished requests", "tokens/s", [line("generated", "generated"), line("prompt", "prompt")], SECONDS),
+    plot("Tokens of finished requests", "tokens/s", [line("generated", "generated"), line("prompt", "prompt")],
+      SECONDS),
     plot("KV cache in use", "share", [line("used", "kv")], SECONDS, {most: 0.1}),
     plot("TTFT", "ms", [line("p50", "ttft50"), line("p95", "ttft95")], SECONDS),
     plot("TPOT", "ms", [line("p50", "tpot50"), line("p95", "tpot95")], SECONDS),
@@ -92,7 +97,8 @@ function fillLimits(metrics) {
   for (const [id, name, preset] of [["ttft-limit", TTFT, 0.5], ["tpot-limit", TPOT, 0.05]]) {
     if ($(id).options.length > 0) continue;
     const bounds = metrics.histogram(name).map(([bound]) => bound).filter((bound) => bound !== Infinity);
-    $(id).replaceChildren(...bounds.map((bound) => element("option", {value: bound, text: `${+(bound * 1000).toPrecision(3)} ms`})));
+    const text = (bound) => `${+(bound * 1000).toPrecision(3)} ms`;
+    $(id).replaceChildren(...bounds.map((bound) => element("option", {value: bound, text: text(bound)})));
     const chosen = bounds.find((bound) => bound >= preset);
     if (chosen !== undefined) $(id).value = String(chosen);
   }

@@ -2,7 +2,7 @@
 import {button, element, textNodes} from "/ui/dom.js";
 import {formula} from "/ui/formula.js";
 
-const MOST_SOURCE = 200_000;  // longer texts are shown as they are
+const MOST_SOURCE = 100_000;  // longer texts are shown as they are
 const MOST_INLINE = 20_000;   // so are longer paragraphs: the lexer's time may grow with the square of their length
 const MOST_DEPTH = 24;
 const ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;": "'"};
@@ -10,22 +10,24 @@ const ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;"
 // The lexer escapes some texts for HTML.
 const unescape = (text) => text.replace(/&(?:amp|lt|gt|quot|#39);/g, (entity) => ENTITIES[entity]);
 
-const BLOCK_FORMULA = /^(?:\$\$([\s\S]{1,4000}?)\$\$|\\\[([\s\S]{1,4000}?)\\\])[^\S\n]*(?:\n+|$)/;
+const BLOCK_FORMULA = /^(?:\$\$([^$]{1,2000})\$\$|\\\[([\s\S]{1,2000}?)\\\])[^\S\n]*(?:\n+|$)/;
 const INLINE_FORMULA =
   /^(?:\$\$([^$]{1,1000})\$\$|\$(?![\s$])((?:\\.|[^$\\\n]){1,1000})\$(?!\d)|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\])/;
 
 function formulaExtension(level, expression) {
   return {
     name: `${level}Formula`, level,
+    // Formulas that are blocks begin a line.
     start: (source) => {
-      const at = source.search(level === "block" ? /\$\$|\\\[/ : /\$|\\[([]/);
-      return at < 0 ? undefined : at;
+      const match = (level === "block" ? /\n {0,3}(?=\$\$|\\\[)/ : /(?=\$|\\[([])/).exec(source);
+      return match ? match.index + match[0].length : undefined;
     },
     tokenizer: (source) => {
       const match = expression.exec(source);
       if (!match || /^\$[^$].*\s\$$/.test(match[0])) return undefined;
       const display = match[0].startsWith("$$") || match[0].startsWith("\\[");
-      return {type: `${level}Formula`, raw: match[0], text: match.slice(1).find((t) => t !== undefined).trim(), display};
+      const text = match.slice(1).find((part) => part !== undefined).trim();
+      return {type: `${level}Formula`, raw: match[0], text, display};
     },
   };
 }

@@ -26,12 +26,14 @@ export function plot(title, unit, series, count, {most = 0} = {}) {
   const top = niceMost(Math.max(most, ...points, 0));
   const x = (index, length) => LEFT + (WIDTH - LEFT - 6) * (count - length + index) / Math.max(count - 1, 1);
   const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top);
-  const drawing = svg("svg", {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}: ${
-    series.map((s) => `${s.name} ${s.values.at(-1) === null ? "none" : short(s.values.at(-1) ?? 0)} ${unit}`).join(", ")}`});
+  const latest = (line) => (line.values.at(-1) ?? null) === null ? "–" : short(line.values.at(-1));
+  const drawing = svg("svg", {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img",
+    "aria-label": `${title} (${unit}): ${series.map((line) => `${line.name} ${latest(line)}`).join(", ")}`});
   for (const share of [0, 0.5, 1]) {
     const label = svg("text", {x: LEFT - 6, y: y(top * share) + 4, class: "axis", "text-anchor": "end"});
     label.textContent = short(top * share);
-    drawing.append(svg("line", {x1: LEFT, x2: WIDTH - 6, y1: y(top * share), y2: y(top * share), class: "rule"}), label);
+    const at = y(top * share);
+    drawing.append(svg("line", {x1: LEFT, x2: WIDTH - 6, y1: at, y2: at, class: "rule"}), label);
   }
   for (const [text, at, anchor] of [[`${count} s ago`, LEFT, "start"], ["now", WIDTH - 6, "end"]]) {
     const label = svg("text", {x: at, y: HEIGHT - 4, class: "axis", "text-anchor": anchor});
@@ -49,8 +51,7 @@ export function plot(title, unit, series, count, {most = 0} = {}) {
     drawing.append(svg("path", {d: path, class: `line line-${number}`}));
   });
   const legend = element("p", {class: "legend"}, ...series.map((line, number) =>
-    element("span", {class: `key key-${number}`},
-      `${line.name} ${(line.values.at(-1) ?? null) === null ? "–" : short(line.values.at(-1))}`)));
+    element("span", {class: `key key-${number}`, text: `${line.name} ${latest(line)}`})));
   return element("figure", {class: "card"}, element("figcaption", {}, element("h2", {text: title}),
     element("span", {class: "unit", text: unit})), drawing, legend);
 }

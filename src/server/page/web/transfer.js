@@ -17,7 +17,9 @@ function expect(condition, what) {
 }
 
 function readCall(call) {
-  for (const name of ["id", "name", "arguments"]) expect(typeof call?.[name] === "string", `a tool call has no ${name}`);
+  for (const name of ["id", "name", "arguments"]) {
+    expect(typeof call?.[name] === "string", `a tool call has no ${name}`);
+  }
   return {id: call.id, name: call.name, arguments: call.arguments};
 }
 
@@ -50,7 +52,8 @@ export function readConversations(text) {
   expect(data?.format === FORMAT && data.version === 1 && Array.isArray(data.conversations),
     `it is not an export (format ${FORMAT}, version 1)`);
   return data.conversations.map((conversation) => {
-    expect(typeof conversation?.title === "string" && Array.isArray(conversation.nodes), "a title or messages are missing");
+    expect(typeof conversation?.title === "string" && Array.isArray(conversation.nodes),
+      "a title or messages are missing");
     const nodes = new Map();
     for (const node of conversation.nodes) nodes.set(node?.id, readNode(node, nodes));
     expect(conversation.leaf === null || nodes.has(conversation.leaf), "the leaf is not one of the messages");

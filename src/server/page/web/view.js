@@ -19,8 +19,9 @@ function branchButtons(conversation, node, actions) {
   const at = all.indexOf(node);
   const step = (by, text, name) => button(text, () => actions.choose(all[at + by]),
     {class: "quiet tiny", "aria-label": name, disabled: all[at + by] === undefined});
-  return element("span", {class: "branches", role: "group", "aria-label": "Branches"}, step(-1, "‹", "Previous branch"),
-    element("span", {text: `${at + 1} / ${all.length}`}), step(1, "›", "Next branch"));
+  return element("span", {class: "branches", role: "group", "aria-label": "Branches"},
+    step(-1, "‹", "Previous branch"), element("span", {text: `${at + 1} / ${all.length}`}),
+    step(1, "›", "Next branch"));
 }
 
 // Boxes for the results of the tools that the answer calls.
@@ -96,8 +97,8 @@ export function messageView(conversation, node, actions, {last, editing}) {
 // Shows the branch and returns the views by message id.
 export function showMessages(conversation, actions, editing) {
   const nodes = path(conversation);
-  const views = new Map(nodes.map((node, index) =>
-    [node.id, messageView(conversation, node, actions, {last: index === nodes.length - 1, editing: editing === node.id})]));
+  const views = new Map(nodes.map((node, index) => [node.id, messageView(conversation, node, actions,
+    {last: index === nodes.length - 1, editing: editing === node.id})]));
   $("messages").replaceChildren(...[...views.values()].map((view) => view.item));
   $("empty").hidden = nodes.length > 0;
   $("title").replaceChildren(...textNodes(conversation.title));
