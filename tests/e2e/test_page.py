@@ -408,6 +408,25 @@ def test_keyboard_alone(server, visit):
     assert {"Regenerate", "Copy", "Edit", "Settings"} <= set(reached)
 
 
+@pytest.mark.parametrize("secure", [True, False], ids=["clipboard", "without the clipboard's interface"])
+def test_copy(server, visit, secure):
+    hide = "Object.defineProperty(Navigator.prototype, 'clipboard', {value: undefined})"
+    page = visit(server.url, permissions=["clipboard-read", "clipboard-write"],
+                 before=lambda page: None if secure else page.add_init_script(hide))
+    stub(page, [{"content": "Take `this`:\n\n```\ncode\n```"}])
+    ask(page, "x")
+    page.click(f"{ANSWER} .code-block >> text=Copy")
+    page.wait_for_selector(f"{ANSWER} .code-block >> text=Copied")
+    page.evaluate("document.getElementById('input').focus()")
+    page.keyboard.press("Control+V")
+    assert page.input_value("#input") == "code"
+    page.fill("#input", "")
+    page.click(f"{ANSWER} .foot >> text=Copy")
+    page.focus("#input")
+    page.keyboard.press("Control+V")
+    assert page.input_value("#input").startswith("Take `this`:")
+
+
 def test_the_load_is_shown(server, visit):
     answers = [{"status": "loading", "progress": 0.25}] * 2 + [{"status": "ok"}]
 

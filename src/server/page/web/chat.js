@@ -1,5 +1,5 @@
 // The chat page: connects the conversation, its view, the settings and the API.
-import {$, button, element} from "/ui/dom.js";
+import {$, button, copyText, element} from "/ui/dom.js";
 import {answer} from "/ui/answer.js";
 import {call, forgetKey, hasKey} from "/ui/api.js";
 import {addNode, choose, newConversation, requestMessages} from "/ui/conversation.js";
@@ -142,7 +142,7 @@ const actions = {
     generate(parent);
   },
   async copy(node) {
-    await navigator.clipboard.writeText(node.content);
+    await copyText(node.content);
     announce("Copied");
   },
 };

@@ -12,7 +12,7 @@ const TPOT = "vllm:request_time_per_output_token_seconds";
 const readings = [];  // {time, metrics}, oldest first
 const history = [];   // what the plots show, one row per reading
 
-const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)}\u00a0%`;
 const bytesText = (bytes) => {
   const unit = ["B", "KiB", "MiB", "GiB", "TiB"];
   const power = Math.min(4, bytes > 0 ? Math.floor(Math.log2(bytes) / 10) : 0);

@@ -21,6 +21,19 @@ export function element(tag, properties = {}, ...children) {
 export const button = (text, onclick, properties = {}) =>
   element("button", {type: "button", class: "quiet", ...properties, onclick, text});
 
+// Browsers offer the clipboard's own interface only over TLS and on the same machine.
+export async function copyText(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const box = element("textarea", {class: "hidden", "aria-hidden": "true"});
+  box.value = text;
+  const before = document.activeElement;
+  (document.querySelector("dialog[open]") ?? document.body).append(box);
+  box.select();
+  document.execCommand("copy");
+  box.remove();
+  before?.focus();
+}
+
 // Text from elsewhere as nodes. Controls of the text direction become visible.
 export function textNodes(text) {
   return String(text).split(CONTROLS).filter((part) => part !== "").map((part) =>

@@ -1,5 +1,5 @@
 // Markdown as DOM nodes, made from the tokens of Marked's lexer. HTML in the source stays text.
-import {button, element, textNodes} from "/ui/dom.js";
+import {button, copyText, element, textNodes} from "/ui/dom.js";
 import {formula} from "/ui/formula.js";
 
 const MOST_SOURCE = 100_000;  // longer texts are shown as they are
@@ -69,7 +69,7 @@ function link(token, depth) {
 
 export function codeBlock(text, language) {
   const copy = button("Copy", async () => {
-    await navigator.clipboard.writeText(text);
+    await copyText(text);
     copy.textContent = "Copied";
     setTimeout(() => { copy.textContent = "Copy"; }, 1500);
   });
