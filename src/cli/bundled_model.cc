@@ -13,11 +13,11 @@
 #include "cli/command.h"
 #include "sluice/error.h"
 
-#define SLUICE_BUNDLED(index, name)               \
-  extern "C" const char sluice_bundled_##index[]; \
-  extern "C" const char sluice_bundled_end_##index[];
+#define SLUICE_EMBEDDED(index, name)                    \
+  extern "C" const char sluice_bundled_model_##index[]; \
+  extern "C" const char sluice_bundled_model_end_##index[];
 #include "bundled_model.inc"
-#undef SLUICE_BUNDLED
+#undef SLUICE_EMBEDDED
 
 namespace sluice::cli {
 namespace {
@@ -31,11 +31,11 @@ struct BundledFile {
   std::string_view content() const { return {begin, static_cast<size_t>(end - begin)}; }
 };
 
-#define SLUICE_BUNDLED(index, name) {name, sluice_bundled_##index, sluice_bundled_end_##index},
+#define SLUICE_EMBEDDED(index, name) {name, sluice_bundled_model_##index, sluice_bundled_model_end_##index},
 const BundledFile kFiles[] = {
 #include "bundled_model.inc"
 };
-#undef SLUICE_BUNDLED
+#undef SLUICE_EMBEDDED
 
 // FNV-1a over names and contents, so that another build's files get another folder.
 uint64_t fingerprint() {

@@ -20,16 +20,28 @@ struct Arguments {
   ServerOptions server;
 };
 
+// The server's address for clients on this machine.
+std::string local_url(const ServerOptions& options, int port) {
+  const bool everywhere = options.host == "0.0.0.0" || options.host == "::";
+  const bool ipv6 = options.host.find(':') != std::string::npos;
+  const std::string host = everywhere ? "localhost" : ipv6 ? fmt::format("[{}]", options.host) : options.host;
+  return fmt::format("{}://{}:{}", options.ssl_certfile.empty() ? "http" : "https", host, port);
+}
+
+// Printed before the load: the page shows its progress.
+void print_page_address(const ServerOptions& options, int port) {
+  fmt::print("Open {}/ in a browser.\n", local_url(options, port));
+  std::fflush(stdout);
+}
+
 void greet(const Arguments& a, const Engine& engine, int port) {
-  const std::string url =
-      fmt::format("{}://{}:{}", a.server.ssl_certfile.empty() ? "http" : "https", a.server.host, port);
   const std::string& model =
       a.server.served_model_name.empty() ? engine.model().name : a.server.served_model_name.front();
   fmt::print(
-      "Try it:\n"
+      "Or try this:\n"
       "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is 17 + 25?\"}}]}}'\n",
-      url, model);
+      local_url(a.server, port), model);
   std::fflush(stdout);
 }
 
@@ -38,6 +50,7 @@ int serve(Arguments a) {
   log::set_level(a.server.log_level);
   a.server.max_connections = server::fit_connections(a.server.max_connections);
   auto loading = std::make_unique<LoadingServer>(a.server);
+  print_page_address(a.server, loading->port());
   make_local(a.engine);
   const auto engine = load_engine(a.engine, [&](double share) { loading->progress(share); });
   Server server(*engine, a.server, loading->release());

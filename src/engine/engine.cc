@@ -238,6 +238,7 @@ class EngineImpl final : public TextEngine {
         {"num_cpu_blocks", std::to_string(loaded_.plan.blocks)}};
     families.push_back(
         {"vllm:cache_config_info", "Configuration of the KV cache.", MetricFamily::Type::kGauge, {{labels, 1, {}}}});
+    families.push_back(loaded_.plan.memory.metric(info_.name));
     return families;
   }
 

@@ -12,6 +12,17 @@ size_t MemoryPlan::total() const {
   return sum;
 }
 
+MetricFamily MemoryPlan::metric(const std::string& model) const {
+  MetricFamily family{
+      "sluice:memory_bytes", "Memory by use; mapped files are not counted.", MetricFamily::Type::kGauge, {}};
+  for (const Row& row : rows) {
+    if (row.pageable) continue;
+    family.samples.push_back(
+        {{{"engine", "0"}, {"model_name", model}, {"use", row.what}}, static_cast<double>(row.bytes), {}});
+  }
+  return family;
+}
+
 std::string MemoryPlan::table() const {
   std::string out;
   for (const Row& row : rows) out += fmt::format("  {:<14}{:>12}  {}\n", row.what, format_bytes(row.bytes), row.detail);

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "sluice/metrics.h"
+
 namespace sluice {
 
 struct MemoryPlan {
@@ -20,6 +22,7 @@ struct MemoryPlan {
   size_t available_bytes = 0;  // memory that the engine may use, before loading
 
   size_t total() const;
+  MetricFamily metric(const std::string& model) const;  // bytes by row, for /metrics
   std::string table() const;  // readable text: one line per row, then the total and the available memory
 };
 

@@ -141,7 +141,11 @@ class PoolingEngine final : public TextEngine {
     return h;
   }
 
-  std::vector<MetricFamily> metrics() const override { return metrics_.families(); }
+  std::vector<MetricFamily> metrics() const override {
+    std::vector<MetricFamily> families = metrics_.families();
+    families.push_back(loaded_.plan.memory.metric(info_.name));
+    return families;
+  }
 
  private:
   [[noreturn]] static void refuse(std::string param, const char* reason, const std::string& message) {

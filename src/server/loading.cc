@@ -1,4 +1,4 @@
-// A server with one answer.
+// A server with one answer, and the web page, which shows the progress.
 #include "server/loading.h"
 
 #include <fmt/core.h>
@@ -13,6 +13,7 @@
 #include "server/errors.h"
 #include "server/gate.h"
 #include "server/http/server.h"
+#include "server/page/page.h"
 #include "server/transport_options.h"
 
 namespace sluice {
@@ -46,11 +47,9 @@ struct LoadingServer::Impl final : HttpHandler {
 
   std::optional<HttpResponse> on_header(HttpRequest& request) override {
     request.id = request_id(&request);
-    return asks_for_health(request) ? health() : refusal();
+    return answer(request);
   }
-  void on_request(HttpRequest request, std::shared_ptr<HttpReply> reply) override {
-    reply->send(asks_for_health(request) ? health() : refusal());
-  }
+  void on_request(HttpRequest request, std::shared_ptr<HttpReply> reply) override { reply->send(answer(request)); }
   bool is_essential(const HttpRequest& request) override { return asks_for_health(request); }
   HttpResponse on_refused(std::string_view, int status, std::string_view code, std::string message) override {
     return to_response({.status = status, .message = std::move(message), .code = std::string(code)});
@@ -62,6 +61,15 @@ struct LoadingServer::Impl final : HttpHandler {
   void on_finished(const HttpRequest&, int, double) override {}
 
   // Every answer closes its connection, so that the client's next request reaches the real server.
+  HttpResponse answer(const HttpRequest& request) const {
+    if (asks_for_health(request)) return health();
+    const bool reads = request.method == "GET" || request.method == "HEAD";
+    const PageFile* file = reads ? find_page_file(request.path) : nullptr;
+    if (file == nullptr) return refusal();
+    HttpResponse response = page_response(*file, request);
+    response.close = true;
+    return response;
+  }
   HttpResponse health() const {
     const double share = std::floor(loaded.load() * 1000) / 1000;
     return {.status = 503,

@@ -11,7 +11,8 @@ namespace sluice {
 class LoadingServer {
  public:
   // Binds, listens and serves on a thread of its own. /health and /ping answer 503 with the status "loading" and the
-  // progress, every other request 503 with Retry-After. Throws Error if an option cannot be used.
+  // progress. The files of the web page are served. Every other request gets 503 with Retry-After. Throws Error if an
+  // option cannot be used.
   explicit LoadingServer(const ServerOptions& options);
   ~LoadingServer();
   LoadingServer(const LoadingServer&) = delete;

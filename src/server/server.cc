@@ -13,6 +13,7 @@
 #include "server/gate.h"
 #include "server/http/server.h"
 #include "server/metrics.h"
+#include "server/page/page.h"
 #include "server/startup.h"
 #include "server/transport_options.h"
 #include "server/worker_pool.h"
@@ -61,6 +62,7 @@ struct Server::Impl final : HttpHandler {
         workers(worker_threads(o)) {
     warn_about(o, http.loopback(), gate.requires_key());
     router.add(own_routes());
+    router.add(page_routes());
     router.add(api.routes());
   }
 
@@ -158,7 +160,7 @@ struct Server::Impl final : HttpHandler {
           .help = help,
           .handle = [answer](HttpRequest, RequestContext, std::shared_ptr<HttpReply> reply) { reply->send(answer()); }};
     };
-    return {get("/", 0, "the list of routes", [this] { return index(); }),
+    return {get("/routes", 0, "the list of routes", [this] { return index(); }),
             get("/health", Route::kPublic | Route::kEssential, "200 while the engine makes progress, else 503",
                 [this] { return health(); }),
             get("/ping", Route::kPublic | Route::kEssential, "the same as /health", [this] { return health(); }),

@@ -30,7 +30,7 @@ def test_api_keys():
             server.client("three").models.list()
         assert caught.value.code == "invalid_api_key"
         assert httpx.get(server.url + "/health").status_code == 200
-        for path in ("/metrics", "/version", "/v1/models", "/", "/nothing"):
+        for path in ("/metrics", "/version", "/v1/models", "/routes", "/nothing"):
             assert httpx.get(server.url + path).status_code == 401
         assert "one" not in "".join(server.lines) and "two" not in "".join(server.lines)
 
@@ -85,6 +85,7 @@ def test_metric_names(server, client, model):
         "vllm:time_to_first_token_seconds_bucket", "vllm:inter_token_latency_seconds_sum",
         "vllm:e2e_request_latency_seconds_count", "vllm:request_queue_time_seconds_count",
         "vllm:cache_config_info", "http_requests_total", "http_request_duration_seconds_bucket", "http_connections",
+        "sluice:memory_bytes",
     ):
         assert f"\n{name}" in text, name
     before = server.metrics()

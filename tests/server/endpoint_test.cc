@@ -66,7 +66,7 @@ TEST_F(Endpoints, AreAddedByTheirOwnFile) {
   EXPECT_EQ(put(R"({"text":"ab","times":2})").body, R"({"note":"abab"})");
   EXPECT_EQ(put(R"({"text":"ab","other":2})").headers.at("x-sluice-warning"), "unknown fields ignored: other");
   EXPECT_EQ(send(get_text("/test/notes/a%20b", "", "DELETE")).body, R"({"deleted":"a b"})");
-  EXPECT_NE(get("/").body.find("/test/notes"), std::string::npos);
+  EXPECT_NE(get("/routes").body.find("/test/notes"), std::string::npos);
 }
 
 TEST_F(Endpoints, ErrorsAreInTheirDialect) {

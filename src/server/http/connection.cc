@@ -380,7 +380,7 @@ void Connection::refuse(int status, const std::string& code, const std::string& 
 void Connection::send(HttpResponse response) {
   if (state_ != State::kAnswering) return;
   if (response.close) close_after_ = true;
-  const bool bodyless = response.status == 204;
+  const bool bodyless = response.status == 204 || response.status == 304;
   std::string bytes = head(response, bodyless ? "" : fmt::format("Content-Length: {}\r\n", response.body.size()));
   if (body_wanted_ && !bodyless) bytes += response.body;
   set_state(State::kFlushing);

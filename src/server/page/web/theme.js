@@ -1,0 +1,2 @@
+// Applies the chosen theme before the page is painted.
+document.documentElement.dataset.theme = localStorage.getItem("sluice.theme") ?? "auto";
