@@ -53,12 +53,12 @@ int logits(Arguments a) {
   a.engine.max_num_batched_tokens = a.chunk;
   a.engine.max_num_seqs = a.chunk;  // every position's logits are needed
   ThreadPool pool(a.engine.threads);
-  std::shared_ptr<const Adapter> adapter;
+  std::shared_ptr<Adapter> adapter;
   if (!a.adapter.empty()) {
     adapter = read_adapter("", a.adapter);
     a.engine.enable_lora = true;
     a.engine.max_loras = 1;
-    a.engine.max_lora_rank = adapter->rank;
+    a.engine.max_lora_rank = std::max(adapter->rank, 1);
   }
   LoadedModel loaded = load_model(a.engine, pool);
   const int vocab = loaded.plan.shape.vocab;
@@ -68,6 +68,7 @@ int logits(Arguments a) {
   }
   if (adapter != nullptr) {
     check_adapter(*adapter, *loaded.adapters);
+    prepare_adapter(*adapter, *loaded.adapters, *loaded.plan.checkpoint, *loaded.plan.queue);
     place_adapter(adapter.get(), 0, *loaded.adapters, *loaded.plan.queue);
   }
   Runner runner(loaded);

@@ -16,13 +16,28 @@ namespace {
 
 }  // namespace
 
+AdapterTable::AdapterTable(const LoadedModel& model, int most)
+    : model_(model),
+      most_(static_cast<size_t>(most)),
+      threads_(1, /*pin=*/false),
+      queue_(model.plan.device->make_queue(threads_)) {}
+
+std::shared_ptr<const Adapter> AdapterTable::read(const std::string& name, const std::string& folder) {
+  const std::scoped_lock lock(reading_);
+  std::shared_ptr<Adapter> adapter = read_adapter(name, folder);
+  check_adapter(*adapter, *model_.adapters);
+  prepare_adapter(*adapter, *model_.adapters, *model_.plan.checkpoint, *queue_);
+  queue_->wait();
+  return adapter;
+}
+
 AdapterTable::Entry* AdapterTable::find(std::string_view name) {
   const auto found = std::ranges::find(entries_, name, [](const Entry& e) -> std::string_view { return e.info.name; });
   return found == entries_.end() ? nullptr : &*found;
 }
 
 void AdapterTable::load(const std::string& name, const std::string& folder) {
-  if (sites_ == nullptr) refuse_name("The engine has no adapters: start it with --enable-lora.");
+  if (model_.adapters == nullptr) refuse_name("The engine has no adapters: start it with --enable-lora.");
   if (name.empty()) refuse_name("An adapter needs a name.");
   const auto check_new = [&] {
     if (find(name) != nullptr) refuse_name(fmt::format("The lora adapter '{}' has already been loaded.", name));
@@ -31,8 +46,7 @@ void AdapterTable::load(const std::string& name, const std::string& folder) {
     const std::scoped_lock lock(mutex_);
     check_new();
   }
-  std::shared_ptr<const Adapter> adapter = read_adapter(name, folder);
-  check_adapter(*adapter, *sites_);
+  std::shared_ptr<const Adapter> adapter = read(name, folder);
   const std::scoped_lock lock(mutex_);
   check_new();
   Entry& entry = entries_.emplace_back();
@@ -69,7 +83,7 @@ std::shared_ptr<const Adapter> AdapterTable::get(const std::string& name) {
     info = entry->info;
     digest = entry->digest;
   }
-  std::shared_ptr<const Adapter> adapter = read_adapter(name, info.folder);
+  std::shared_ptr<const Adapter> adapter = read(name, info.folder);
   if (adapter->digest != digest) {
     throw Error(ErrorCode::kCorruptFile,
                 fmt::format("{}: the adapter's files have changed since it was loaded: unload it first", info.folder));

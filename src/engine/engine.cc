@@ -130,7 +130,7 @@ class EngineImpl final : public TextEngine {
  public:
   EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
       : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
-        adapters_(loaded_.adapters.get(), options.max_cpu_loras),
+        adapters_(loaded_, options.max_cpu_loras),
         scheduler_options_(scheduler_options(options, loaded_)),
         scheduler_(scheduler_options_),
         runner_(loaded_),

@@ -6,37 +6,59 @@
 #include <string>
 #include <vector>
 
+#include "formats/checkpoint.h"
 #include "lora/sites.h"
 #include "ops/device.h"
 
 namespace sluice {
 
-// An adapter in host memory. It adds scale * b a to the weight of each of its modules.
+// An adapter in host memory. It adds scale * b a to the weight of each of its modules. DoRA (Liu et al. 2024,
+// arXiv:2402.09353) then scales the rows of the sum to the lengths in `magnitude`.
 struct Adapter {
   struct Module {
     std::string name;  // of the module in the base model: "model.layers.0.self_attn.q_proj"
     int64_t rank = 0, inputs = 0, outputs = 0;
     float scale = 0;
-    std::vector<float> a;  // [rank, inputs]
-    std::vector<float> b;  // [outputs, rank]
+    std::vector<float> a{};           // [rank, inputs]
+    std::vector<float> b{};           // [outputs, rank]
+    bool embedding = false;           // a table of `inputs` rows and `outputs` columns, to whose transpose b a is added
+    std::vector<float> magnitude{};   // [outputs]; empty: no DoRA
+    std::vector<float> bias{};        // [outputs] added to the bias, times scale; empty: nothing
+    std::vector<float> saved{};       // [outputs, inputs] replaces the weight (of tables: [ids, columns]); rank is 0
+    std::vector<float> saved_bias{};  // [outputs] replaces the bias; empty: it stays
+    // Whether the slots' small matrices say all that it does.
+    bool plain() const { return rank > 0 && !embedding && magnitude.empty() && bias.empty(); }
+  };
+  struct Extra {
+    LoraSite* site = nullptr;
+    LoraExtra what{};
+    Buffer weight{}, bias{}, rows{};  // its memory
   };
   std::string name;  // what requests call it
   std::string folder;
   std::string digest;  // SHA-256 of its files, in hexadecimal
   std::vector<Module> modules;
-  int rank = 0;      // the largest one of its modules
-  size_t bytes = 0;  // of its matrices
+  int rank = 0;                                // the largest one of its modules
+  size_t bytes = 0;                            // of its matrices
+  std::vector<std::unique_ptr<Extra>> extras;  // of modules that are not plain, made by prepare_adapter
 };
 
 // Throws Error(kUnsupportedModel) that names the key or the tensor that is not supported, Error(kCorruptFile) for files
 // that contradict themselves, Error(kNotFound) if the folder has no adapter.
-std::shared_ptr<const Adapter> read_adapter(std::string name, const std::string& folder);
+std::shared_ptr<Adapter> read_adapter(std::string name, const std::string& folder);
+
+// The places of a module of an adapter, which multimodal models may call otherwise; none if adapters cannot change it.
+std::vector<LoraSites::Place> places_of(const LoraSites& sites, const Adapter::Module& module);
 
 // Checks that the model has the adapter's modules, that their shapes agree, and that its rank is within the sites'.
 // Throws Error(kUnsupportedModel) that names the tensor.
 void check_adapter(const Adapter& adapter, const LoraSites& sites);
 
-// Puts an adapter that was checked into a slot of all sites, or nothing for null. It replaces what was there. Steps
+// Makes what an adapter that was checked has besides small matrices, from the weights of the model. Uses the queue's
+// threads and its device's memory.
+void prepare_adapter(Adapter& adapter, const LoraSites& sites, const Checkpoint& model, ops::Queue& queue);
+
+// Puts an adapter that was prepared into a slot of all sites, or nothing for null. It replaces what was there. Steps
 // that were called on the queue before still see that.
 void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queue& queue);
 

@@ -25,10 +25,11 @@ constexpr size_t kMostPattern = 512;  // characters of a key of rank_pattern or 
 
 // What an adapter was trained with, or where it comes from.
 constexpr auto kIgnored = std::to_array<std::string_view>(
-    {"auto_mapping", "base_model_name_or_path", "inference_mode", "lora_dropout", "peft_version", "revision",
-     "task_type", "qalora_group_size", "megatron_core", "ensure_weight_tying", "runtime_config", "loftq_config",
-     "corda_config", "eva_config", "lora_ga_config", "monteclora_config", "peft_type", "init_lora_weights", "r",
-     "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "fan_in_fan_out", "bias",
+    {"modules_to_save", "use_dora", "lora_bias", "auto_mapping", "base_model_name_or_path", "inference_mode",
+     "lora_dropout", "peft_version", "revision", "task_type", "qalora_group_size", "megatron_core",
+     "ensure_weight_tying", "runtime_config", "loftq_config", "corda_config", "eva_config", "lora_ga_config",
+     "monteclora_config", "peft_type", "init_lora_weights", "r", "lora_alpha", "rank_pattern", "alpha_pattern",
+     "use_rslora", "fan_in_fan_out", "bias",
      // The names of the tensors say which modules are changed.
      "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"});
 
@@ -96,69 +97,166 @@ std::vector<float> values_of(const TensorEntry& entry) {
   throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: tensor '{}' {}", file, tensor, why));
 }
 
-// The name of a module and which of its matrices a tensor is.
-struct TensorName {
-  std::string module;
-  char matrix = 0;
+// The tensors of a module.
+struct Tensors {
+  const TensorEntry *a = nullptr, *b = nullptr, *bias = nullptr, *magnitude = nullptr;
+  const TensorEntry *saved = nullptr, *saved_bias = nullptr;
+  bool embedding = false;
 };
 
-TensorName parse_name(const std::string& file, const std::string& name) {
-  constexpr std::string_view kPrefix = "base_model.model.";
-  for (const auto& [suffix, matrix] :
-       {std::pair<std::string_view, char>{".lora_A.weight", 'a'}, {".lora_B.weight", 'b'}}) {
-    if (!name.starts_with(kPrefix) || !name.ends_with(suffix)) continue;
-    return {name.substr(kPrefix.size(), name.size() - kPrefix.size() - suffix.size()), matrix};
+struct Kind {
+  std::string_view suffix;
+  const TensorEntry* Tensors::*place;
+  bool embedding = false, saved = false;
+};
+constexpr auto kKinds = std::to_array<Kind>({{".lora_A.weight", &Tensors::a},
+                                             {".lora_B.weight", &Tensors::b},
+                                             {".lora_B.bias", &Tensors::bias},
+                                             {".lora_embedding_A", &Tensors::a, true},
+                                             {".lora_embedding_B", &Tensors::b, true},
+                                             {".lora_magnitude_vector", &Tensors::magnitude},
+                                             {".lora_magnitude_vector.weight", &Tensors::magnitude},
+                                             {".weight", &Tensors::saved, false, true},
+                                             {".bias", &Tensors::saved_bias, false, true}});
+
+// The names in modules_to_save: a module, or the end of its name from a dot on.
+std::vector<std::string> read_saved(const Config& config) {
+  std::vector<std::string> names;
+  const Json* list = config.find("modules_to_save");
+  if (list == nullptr) return names;
+  if (!list->is_array()) config.refuse("modules_to_save", "must be a list of names");
+  for (const Json& name : *list) {
+    if (!name.is_string()) config.refuse("modules_to_save", "must be a list of names");
+    names.push_back(name.get<std::string>());
   }
-  refuse_tensor(file, name, "is not supported: adapters have base_model.model.*.lora_A.weight and lora_B.weight");
+  return names;
+}
+
+bool ends_module(std::string_view module, std::string_view name) {
+  return module == name || (module.ends_with(name) && module[module.size() - name.size() - 1] == '.');
+}
+
+std::map<std::string, Tensors> sort_tensors(const std::string& file, const std::vector<TensorEntry>& tensors,
+                                            const std::vector<std::string>& saved) {
+  constexpr std::string_view kPrefix = "base_model.model.";
+  std::map<std::string, Tensors> modules;
+  for (const TensorEntry& tensor : tensors) {
+    const std::string& name = tensor.name;
+    const auto kind = std::ranges::find_if(kKinds, [&](const Kind& k) {
+      return name.size() > kPrefix.size() + k.suffix.size() && name.ends_with(k.suffix);
+    });
+    if (!name.starts_with(kPrefix) || kind == kKinds.end()) {
+      refuse_tensor(file, name, "is not one that adapters have (such as base_model.model.*.lora_A.weight)");
+    }
+    const std::string module = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kind->suffix.size());
+    if (kind->saved && std::ranges::none_of(saved, [&](const auto& s) { return ends_module(module, s); })) {
+      refuse_tensor(file, name, "is not one of modules_to_save");
+    }
+    Tensors& at = modules[module];
+    if (at.*(kind->place) != nullptr) refuse_tensor(file, name, "is there twice");
+    at.*(kind->place) = &tensor;
+    at.embedding |= kind->embedding;
+  }
+  for (const std::string& name : saved) {
+    const auto is_saved = [&](const auto& m) { return m.second.saved != nullptr && ends_module(m.first, name); };
+    if (std::ranges::none_of(modules, is_saved)) {
+      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: has no weight of '{}' in modules_to_save", file, name));
+    }
+  }
+  if (modules.empty()) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: has no tensors", file));
+  return modules;
 }
 
 std::string_view text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
+struct Settings {
+  Patterns ranks, alphas;
+  bool rank_stabilized, dora, bias;
+  explicit Settings(const Config& config)
+      : ranks(config, "rank_pattern", config.get("r", 8)),
+        alphas(config, "alpha_pattern", config.get("lora_alpha", 8.0)),
+        rank_stabilized(config.get("use_rslora", false)),
+        dora(config.get("use_dora", false)),
+        bias(config.get("lora_bias", false)) {}
+};
+
+Adapter::Module read_saved_module(const std::string& file, const std::string& name, const Tensors& t) {
+  if (t.a != nullptr || t.b != nullptr || t.bias != nullptr || t.magnitude != nullptr) {
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: module '{}' is replaced and changed at once", file, name));
+  }
+  if (t.saved == nullptr || t.saved->shape.rank() != 2) {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("{}: module '{}' of modules_to_save has no matrix '.weight'", file, name));
+  }
+  Adapter::Module module{
+      .name = name, .inputs = t.saved->shape[1], .outputs = t.saved->shape[0], .saved = values_of(*t.saved)};
+  if (t.saved_bias != nullptr) {
+    if (t.saved_bias->shape.elements() != module.outputs) refuse_tensor(file, t.saved_bias->name, "has a wrong shape");
+    module.saved_bias = values_of(*t.saved_bias);
+  }
+  return module;
+}
+
+Adapter::Module read_small_module(const std::string& file, const std::string& name, const Tensors& t,
+                                  const Settings& settings) {
+  if (t.a == nullptr || t.b == nullptr) {
+    throw Error(ErrorCode::kCorruptFile,
+                fmt::format("{}: module '{}' has no {}", file, name, t.a == nullptr ? "lora_A" : "lora_B"));
+  }
+  for (const TensorEntry* tensor : {t.a, t.b}) {
+    if (tensor->shape.rank() != 2) {
+      refuse_tensor(file, tensor->name, fmt::format("is {}, not a matrix", tensor->shape.str()));
+    }
+  }
+  const int64_t rank = t.a->shape[0];
+  const double wanted = settings.ranks(name);
+  if (t.b->shape[1] != rank || rank != static_cast<int64_t>(wanted) || rank < 1 || rank > kMostRank) {
+    throw Error(ErrorCode::kCorruptFile,
+                fmt::format("{}: module '{}' has matrices {} and {}, but its rank is {} (at most {})", file, name,
+                            t.a->shape.str(), t.b->shape.str(), wanted, kMostRank));
+  }
+  const auto root = static_cast<double>(rank);
+  Adapter::Module module{
+      .name = name,
+      .rank = rank,
+      .inputs = t.a->shape[1],
+      .outputs = t.b->shape[0],
+      .scale = static_cast<float>(settings.alphas(name) / (settings.rank_stabilized ? std::sqrt(root) : root)),
+      .a = values_of(*t.a),
+      .b = values_of(*t.b),
+      .embedding = t.embedding};
+  const auto vector = [&](const TensorEntry* tensor, bool expected, const char* key) -> std::vector<float> {
+    if (tensor == nullptr && !expected) return {};
+    if (tensor == nullptr || !expected || tensor->shape.elements() != module.outputs) {
+      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: module '{}' does not fit {}", file, name, key));
+    }
+    return values_of(*tensor);
+  };
+  module.magnitude = vector(t.magnitude, settings.dora, "use_dora");
+  module.bias = vector(t.bias, settings.bias && !t.embedding, "lora_bias");
+  if (!module.magnitude.empty() && (module.embedding || !module.bias.empty())) {
+    refuse_tensor(file, t.magnitude->name, "is of an embedding or beside a bias, which is not supported");
+  }
+  return module;
+}
+
 void read_modules(Adapter& adapter, const Config& config, const std::string& file,
                   const std::vector<TensorEntry>& tensors) {
-  std::map<std::string, std::array<const TensorEntry*, 2>> modules;
-  for (const TensorEntry& tensor : tensors) {
-    const TensorName name = parse_name(file, tensor.name);
-    if (tensor.shape.rank() != 2)
-      refuse_tensor(file, tensor.name, fmt::format("is {}, not a matrix", tensor.shape.str()));
-    modules[name.module][name.matrix == 'a' ? 0 : 1] = &tensor;
-  }
-  if (modules.empty()) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: has no tensors", file));
-  const int r = config.get("r", 8);
-  const Patterns ranks(config, "rank_pattern", r);
-  const Patterns alphas(config, "alpha_pattern", config.get("lora_alpha", 8.0));
-  const bool rank_stabilized = config.get("use_rslora", false);
-  for (const auto& [name, matrices] : modules) {
-    const auto& [a, b] = matrices;
-    if (a == nullptr || b == nullptr) {
-      throw Error(ErrorCode::kCorruptFile,
-                  fmt::format("{}: module '{}' has no lora_{}.weight", file, name, a == nullptr ? 'A' : 'B'));
-    }
-    const int64_t rank = a->shape[0];
-    if (b->shape[1] != rank || rank != static_cast<int64_t>(ranks(name)) || rank < 1 || rank > kMostRank) {
-      throw Error(ErrorCode::kCorruptFile,
-                  fmt::format("{}: module '{}' has matrices {} and {}, but its rank is {} (at most {})", file, name,
-                              a->shape.str(), b->shape.str(), ranks(name), kMostRank));
-    }
-    const auto divisor = rank_stabilized ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank);
-    adapter.modules.push_back({.name = name,
-                               .rank = rank,
-                               .inputs = a->shape[1],
-                               .outputs = b->shape[0],
-                               .scale = static_cast<float>(alphas(name) / divisor),
-                               .a = values_of(*a),
-                               .b = values_of(*b)});
+  const Settings settings(config);
+  for (const auto& [name, t] : sort_tensors(file, tensors, read_saved(config))) {
+    const bool saved = t.saved != nullptr || t.saved_bias != nullptr;
+    adapter.modules.push_back(saved ? read_saved_module(file, name, t) : read_small_module(file, name, t, settings));
     const Adapter::Module& module = adapter.modules.back();
-    adapter.rank = std::max(adapter.rank, static_cast<int>(rank));
-    adapter.bytes += (module.a.size() + module.b.size()) * sizeof(float);
+    adapter.rank = std::max(adapter.rank, static_cast<int>(module.rank));
+    adapter.bytes += (module.a.size() + module.b.size() + module.saved.size()) * sizeof(float);
   }
 }
 
 }  // namespace
 
-std::shared_ptr<const Adapter> read_adapter(std::string name, const std::string& folder) {
+std::shared_ptr<Adapter> read_adapter(std::string name, const std::string& folder) {
   const std::string config_file = folder + "/adapter_config.json", file = folder + "/adapter_model.safetensors";
   for (const std::string& needed : {config_file, file}) {
     if (!std::filesystem::is_regular_file(needed)) {

@@ -19,7 +19,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kTextPart
     {"model.text_model.", "model."},
 }};
 
-std::span<const LoraSites::Place> places_of(const LoraSites& sites, const std::string& module) {
+std::span<const LoraSites::Place> places_named(const LoraSites& sites, const std::string& module) {
   const auto found = sites.find(module);
   if (!found.empty()) return found;
   for (const auto& [theirs, ours] : kTextParts) {
@@ -59,22 +59,39 @@ void add_module(const LoraSite& site, size_t part, const Adapter::Module& module
 
 }  // namespace
 
+std::vector<LoraSites::Place> places_of(const LoraSites& sites, const Adapter::Module& module) {
+  std::vector<LoraSites::Place> out;
+  for (const LoraSites::Place& place : places_named(sites, module.name)) {
+    if (module.rank == 0 || place.site->table == module.embedding) out.push_back(place);
+  }
+  return out;
+}
+
 void check_adapter(const Adapter& adapter, const LoraSites& sites) {
   if (adapter.rank > sites.room().rank) {
     throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: rank {} is above --max-lora-rank {}", adapter.folder,
                                                           adapter.rank, sites.room().rank));
   }
   for (const Adapter::Module& module : adapter.modules) {
-    const auto places = places_of(sites, module.name);
+    const auto places = places_of(sites, module);
     if (places.empty()) {
-      refuse(adapter, module, "is not one that adapters can change in this model (its linear layers outside experts)");
+      refuse(
+          adapter, module,
+          "is not one that adapters can change in this model (its embedding, and its linear layers outside experts)");
     }
     for (const LoraSites::Place& place : places) {
       const LoraSite::Part& part = place.site->parts[place.part];
       if (part.rescaled) refuse(adapter, module, "has weights that are normalized, to which nothing can be added");
-      if (module.inputs != place.site->weight.k || module.outputs != part.module_outputs) {
+      const bool replaced = module.rank == 0, dense = replaced || !module.magnitude.empty();
+      if (replaced && sites.shares_tensor(part.tensor)) {
+        refuse(adapter, module, "shares its weight with another module, so that it cannot be replaced");
+      }
+      if (dense && !part.input_scale.empty()) refuse(adapter, module, "has scaled inputs: only lora_A and lora_B work");
+      const bool turned = replaced && place.site->table;
+      const int64_t inputs = turned ? module.outputs : module.inputs, outputs = turned ? module.inputs : module.outputs;
+      if (inputs != place.site->weight.k || outputs != part.module_outputs) {
         refuse(adapter, module,
-               fmt::format("is [{}, {}] in the adapter, but [{}, {}] in the model", module.outputs, module.inputs,
+               fmt::format("is [{}, {}] in the adapter, but [{}, {}] in the model", outputs, inputs,
                            part.module_outputs, place.site->weight.k));
       }
     }
@@ -85,8 +102,10 @@ void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queu
   std::map<LoraSite*, std::vector<std::pair<size_t, const Adapter::Module*>>> changes;
   if (adapter != nullptr) {
     for (const Adapter::Module& module : adapter->modules) {
-      for (const LoraSites::Place& place : places_of(sites, module.name)) {
-        changes[place.site].emplace_back(place.part, &module);
+      for (const LoraSites::Place& place : places_of(sites, module)) {
+        auto& here = changes[place.site];
+        const bool small = module.rank > 0 && !module.embedding && module.magnitude.empty();
+        if (small) here.emplace_back(place.part, &module);
       }
     }
   }
@@ -94,6 +113,16 @@ void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queu
   for (const std::shared_ptr<LoraSite>& site : sites.all()) {
     const auto found = changes.find(site.get());
     if (found == changes.end() && !site->used[at]) continue;
+    std::vector<const LoraExtra*>& extras = site->extras[at];
+    extras.clear();
+    if (adapter != nullptr) {
+      for (const auto& extra : adapter->extras) {
+        if (extra->site == site.get()) extras.push_back(&extra->what);
+      }
+    }
+    site->used[at] = found != changes.end();
+    site->uses = static_cast<int>(std::ranges::count(site->used, true));
+    if (site->table) continue;
     const ops::LoraWeight& w = site->weight;
     SlotValues values{.a = std::vector<float>(static_cast<size_t>(w.inner() * w.k)),
                       .b = std::vector<float>(static_cast<size_t>(w.n * w.rank)),
@@ -107,8 +136,6 @@ void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queu
     };
     copy(site->a, values.a), copy(site->b, values.b), copy(site->scales, values.scales);
     queue.wait();  // before the values are freed
-    site->used[at] = found != changes.end();
-    site->uses = static_cast<int>(std::ranges::count(site->used, true));
   }
 }
 

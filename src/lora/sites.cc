@@ -21,6 +21,7 @@ std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, int6
   }
   site->parts = std::move(parts);
   site->used.resize(static_cast<size_t>(room_.slots));
+  site->extras.resize(static_cast<size_t>(room_.slots));
   const auto slots = static_cast<size_t>(room_.slots), inner = static_cast<size_t>(w.inner());
   const size_t a = slots * inner * static_cast<size_t>(w.k), b = slots * static_cast<size_t>(w.n * w.rank);
   const size_t scales = slots * site->parts.size();
@@ -36,6 +37,27 @@ std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, int6
   }
   sites_.push_back(site);
   return site;
+}
+
+std::shared_ptr<LoraSite> LoraSites::add_table(LoraSite::Part part, int64_t ids, int64_t columns) {
+  auto site = std::make_shared<LoraSite>();
+  site->table = true;
+  site->weight = {.n = columns, .k = ids, .slots = room_.slots};
+  site->used.resize(static_cast<size_t>(room_.slots));
+  site->extras.resize(static_cast<size_t>(room_.slots));
+  places_[part.module].push_back({site.get(), 0});
+  site->parts.push_back(std::move(part));
+  most_inner_ = std::max(most_inner_, int64_t{room_.rank});
+  sites_.push_back(site);
+  return site;
+}
+
+bool LoraSites::shares_tensor(std::string_view tensor) const {
+  int modules = 0;
+  for (const std::shared_ptr<LoraSite>& site : sites_) {
+    modules += static_cast<int>(std::ranges::count(site->parts, tensor, &LoraSite::Part::tensor));
+  }
+  return modules > 1;
 }
 
 std::span<const LoraSites::Place> LoraSites::find(std::string_view module) const {

@@ -19,20 +19,33 @@ struct RowRange {
   int64_t count = 0;
 };
 
-// The site of one Linear. Its parts are the modules of the checkpoint that are fused into it.
+// What an adapter does to a layer besides small matrices. The adapter owns the memory.
+struct LoraExtra {
+  int64_t first = 0;            // the layer's output where it begins
+  ops::Weight weight{};         // added to the layer's matrix; of a table with `rows`: b, see there
+  int64_t outputs = 0;          // from there on
+  const float* bias = nullptr;  // [outputs] added to them; null: nothing
+  Tensor rows{};                // of a table: its new rows; with a weight: a [ids, rank], and b a^T is added instead
+};
+
+// The site of one Linear. Its parts are the modules of the checkpoint that are fused into it. Or that of an Embedding.
 struct LoraSite {
   struct Part {
-    std::string module;              // "model.layers.0.self_attn.q_proj"
-    int64_t module_outputs = 0;      // rows of the module's weight
-    std::vector<RowRange> rows;      // its rows in output order
-    std::vector<float> input_scale;  // [k] factors of the columns that the stored weight has; empty: none
-    bool rescaled = false;           // its rows are scaled to unit length, so that nothing can be added to them
+    std::string module;                // "model.layers.0.self_attn.q_proj"
+    int64_t module_outputs = 0;        // rows of the module's weight
+    std::vector<RowRange> rows;        // its rows in output order
+    std::vector<float> input_scale{};  // [k] factors of the columns that the stored weight has; empty: none
+    std::string tensor{};              // of the module's matrix
+    bool transposed = false;           // the tensor is [k, module_outputs]
+    bool rescaled = false;             // its rows are scaled to unit length, so that nothing can be added to them
   };
+  bool table = false;  // an Embedding of weight.k ids and weight.n columns, without a and b
   std::vector<Part> parts;
   ops::LoraWeight weight;
   Buffer a, b, scales;
-  std::vector<bool> used;  // by slot: whether its adapter changes this layer
-  int uses = 0;            // slots for which that is so
+  std::vector<bool> used;                             // by slot: whether its adapter changes this layer
+  int uses = 0;                                       // slots for which that is so
+  std::vector<std::vector<const LoraExtra*>> extras;  // by slot
 
   int64_t first_output(size_t part) const { return part == 0 ? 0 : weight.part_ends[part - 1]; }
 };
@@ -50,12 +63,16 @@ class LoraSites {
   // Called by the constructor of a Linear with `inputs` inputs.
   std::shared_ptr<LoraSite> add(std::vector<LoraSite::Part> parts, int64_t inputs);
 
+  // Called by the constructor of an Embedding.
+  std::shared_ptr<LoraSite> add_table(LoraSite::Part part, int64_t ids, int64_t columns);
+
   struct Place {
     LoraSite* site = nullptr;
     size_t part = 0;
   };
   // The places of a module; none if adapters cannot change it.
   std::span<const Place> find(std::string_view module) const;
+  bool shares_tensor(std::string_view tensor) const;  // several modules have it
   std::span<const std::shared_ptr<LoraSite>> all() const { return sites_; }
   size_t bytes() const { return bytes_; }
   int64_t most_inner() const { return most_inner_; }  // numbers per row of ops::LoraArgs::inner

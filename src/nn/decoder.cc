@@ -226,7 +226,7 @@ class DecoderLm final : public Model {
   void load_tables(LoadContext& context, int positions) {
     const DecoderNames& names = spec_.names;
     const Weights body = Weights(context) / names.body;
-    embedding_ = Embedding(body, names.embedding, spec_.vocab, embedding_dim());
+    embedding_ = Embedding(body, names.embedding, spec_.vocab, embedding_dim(), /*adapts=*/true);
     if (spec_.embedding_dim > 0) {
       project_in_ = Linear(body, {{"project_in", spec_.hidden}}, spec_.embedding_dim, false);
     }

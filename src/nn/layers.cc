@@ -176,7 +176,13 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
     const std::vector<float> values = bias ? bias_home.vector("bias", part.outputs) : std::vector<float>{};
     std::string module = bias_home.prefix();
     if (module.ends_with('.')) module.pop_back();
-    modules.push_back({std::move(module), part.outputs, ranges, input_scale, part.unit_rows});
+    modules.push_back({.module = std::move(module),
+                       .module_outputs = part.outputs,
+                       .rows = ranges,
+                       .input_scale = input_scale,
+                       .tensor = here.prefix() + "weight",
+                       .transposed = part.transposed,
+                       .rescaled = part.unit_rows});
     for (const RowRange& range : ranges) {
       if (values.empty()) break;
       biases.insert(biases.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
@@ -208,6 +214,34 @@ DType Linear::output_type(const ops::Ctx& c, int64_t rows) const {
   return plain ? ops::output_type(c, segments_[0].weight.view(), rows) : &kFloat32;
 }
 
+namespace {
+
+// Calls body(first, count, extra) for each run of rows of one adapter, and each extra that it has for the layer.
+template <class F>
+void each_extra(const ops::AdapterRows& rows, const LoraSite& site, F&& body) {
+  for (size_t first = 0, end = 0; first < rows.slots.size(); first = end) {
+    const int32_t slot = rows.slots[first];
+    while (end < rows.slots.size() && rows.slots[end] == slot) ++end;
+    if (slot < 0) continue;
+    for (const LoraExtra* extra : site.extras[static_cast<size_t>(slot)]) {
+      body(static_cast<int64_t>(first), static_cast<int64_t>(end - first), *extra);
+    }
+  }
+}
+
+void add_extra(ops::Ctx& c, const Tensor& out, const Tensor& x, const LoraExtra& extra) {
+  if (extra.weight.n > 0) {
+    const Tensor to = out.slice_columns(extra.first, extra.weight.n);
+    return ops::matmul(c, {.out = to, .x = x, .weight = &extra.weight, .bias = extra.bias, .accumulate = true});
+  }
+  float* values = const_cast<float*>(extra.bias);  // ops read it only
+  const Tensor bias(reinterpret_cast<std::byte*>(values), &kFloat32, {1, extra.outputs});
+  const Tensor to = out.slice_columns(extra.first, extra.outputs);
+  for (int64_t row = 0; row < out.rows(); ++row) ops::add(c, to.slice_rows(row, 1), bias);
+}
+
+}  // namespace
+
 void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
   for (const Segment& segment : segments_) {
     ops::matmul(c, {.out = out.slice_columns(segment.first, segment.weight.view().n),
@@ -219,6 +253,9 @@ void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumula
   if (adapts(c)) {
     const Tensor inner(c.adapters->scratch.data, &kFloat32, {x.rows(), lora_->weight.inner()});
     ops::lora(c, {.out = out, .x = x, .inner = inner, .slots = c.adapters->slots, .weight = &lora_->weight});
+    each_extra(*c.adapters, *lora_, [&](int64_t first, int64_t count, const LoraExtra& extra) {
+      add_extra(c, out.slice_rows(first, count), x.slice_rows(first, count), extra);
+    });
   }
 }
 
@@ -273,10 +310,18 @@ void copy_table(Memory& memory, const Tensor& to, const Tensor& from) {
 
 }  // namespace
 
-Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden) {
+Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden, bool adapts) {
   const TensorEntry* entry = (w / name).tensor("weight", {rows, hidden});
   if (entry == nullptr) return;
   LoadContext& context = w.context();
+  if (adapts && context.lora != nullptr) {
+    const std::string prefix = (w / name).prefix();
+    lora_ = context.lora->add_table({.module = prefix.substr(0, prefix.size() - 1),
+                                     .module_outputs = hidden,
+                                     .rows = {{0, hidden}},
+                                     .tensor = prefix + "weight"},
+                                    rows, hidden);
+  }
   table_ = entry->view();
   if (context.memory.host_accessible()) {
     context.mapped_bytes += entry->bytes;
@@ -290,13 +335,27 @@ Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int6
   Buffer memory(copy.bytes(), context.memory);
   copy.data = memory.data();
   copy_table(context.memory, copy, table_);
-  *this = Embedding(copy, std::move(memory));
+  memory_ = std::make_shared<Buffer>(std::move(memory));
+  table_ = copy;
 }
 
 Tensor Embedding::operator()(ops::Ctx& c, const Indices& ids) const {
   Tensor out = c.arena.take(&kFloat32, {static_cast<int64_t>(ids.size()), table_.shape[1]});
-  ops::embed(c, out, table_, ids);
+  into(c, out, ids);
   return out;
+}
+
+void Embedding::into(ops::Ctx& c, const Tensor& out, const Indices& ids) const {
+  ops::embed(c, out, table_, ids);
+  if (c.adapters == nullptr || lora_ == nullptr || lora_->uses == 0) return;
+  each_extra(*c.adapters, *lora_, [&](int64_t first, int64_t count, const LoraExtra& extra) {
+    const Tensor to = out.slice_rows(first, count);
+    const Indices at = ids.part(static_cast<size_t>(first), static_cast<size_t>(count));
+    if (extra.weight.n == 0) return ops::embed(c, to, extra.rows, at);
+    const Tensor inner(c.adapters->scratch.data, &kFloat32, {count, extra.weight.k});
+    ops::embed(c, inner, extra.rows, at);
+    ops::matmul(c, {.out = to, .x = inner, .weight = &extra.weight, .accumulate = true});
+  });
 }
 
 Embedding Embedding::rows_from(int64_t first) const {

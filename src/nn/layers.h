@@ -109,15 +109,17 @@ Tensor by_heads(const Tensor& x, int heads);
 class Embedding {
  public:
   Embedding() = default;
-  Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden);
+  // `adapts`: adapters may change it.
+  Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden, bool adapts = false);
   Embedding(const Tensor& table, Buffer memory) : memory_(std::make_shared<Buffer>(std::move(memory))), table_(table) {}
   Tensor operator()(ops::Ctx& c, const Indices& ids) const;  // [tokens, hidden] fp32
-  void into(ops::Ctx& c, const Tensor& out, const Indices& ids) const { ops::embed(c, out, table_, ids); }
+  void into(ops::Ctx& c, const Tensor& out, const Indices& ids) const;
   Embedding rows_from(int64_t first) const;  // this table without the rows before `first`
 
  private:
   std::shared_ptr<const Buffer> memory_;  // owns the table; null: the table is elsewhere
   Tensor table_;
+  std::shared_ptr<LoraSite> lora_;  // where adapters change it; null: they cannot
 };
 
 }  // namespace sluice

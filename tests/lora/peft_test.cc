@@ -120,13 +120,20 @@ TEST(Peft, RefusesTensorsByName) {
   const Folder folder;
   const std::string a = "base_model.model.m.q_proj.lora_A.weight", b = "base_model.model.m.q_proj.lora_B.weight";
   folder.write_tensors({{a, {2, 4}}});
-  EXPECT_THAT(refusal(folder), HasSubstr("'m.q_proj' has no lora_B.weight"));
+  EXPECT_THAT(refusal(folder), HasSubstr("'m.q_proj' has no lora_B"));
   folder.write_tensors({{a, {2, 4}}, {b, {3, 1}}});
   EXPECT_THAT(refusal(folder), HasSubstr("its rank is 2"));
   folder.write_tensors({{a, {2, 4}}, {b, {3, 2}}, {"base_model.model.m.q_proj.lora_magnitude_vector.weight", {3}}});
-  EXPECT_THAT(refusal(folder), HasSubstr("lora_magnitude_vector"));
+  EXPECT_THAT(refusal(folder), HasSubstr("'m.q_proj' does not fit use_dora"));
   folder.write_tensors({{a, {2, 4}}, {b, {3, 2}}, {"base_model.model.lm_head.weight", {3, 4}}});
   EXPECT_THAT(refusal(folder), HasSubstr("lm_head.weight"));
+  folder.write_tensors({{a, {2, 4}}, {b, {3, 2}}, {"base_model.model.m.q_proj.lora_C.weight", {3, 4}}});
+  EXPECT_THAT(refusal(folder), HasSubstr("lora_C.weight"));
+  folder.write_tensors({{a, {2, 4}}, {b, {3, 2}}, {"base_model.model.m.q_proj.weight", {3, 4}}});
+  Json config = Folder::config();
+  config["modules_to_save"] = {"q_proj"};
+  folder.write(config);
+  EXPECT_THAT(refusal(folder), HasSubstr("'m.q_proj' is replaced and changed at once"));
   fs::remove(folder.path() + "/adapter_model.safetensors");
   EXPECT_THAT(refusal(folder), HasSubstr("no such file"));
 }

@@ -1,0 +1,155 @@
+// What adapters do besides small matrices, made from the model's own weights: DoRA, replaced modules, biases,
+// embeddings.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lora/adapter.h"
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+// The model's own matrix [rows, columns] of a module.
+std::vector<float> own_matrix(const Checkpoint& model, const LoraSite::Part& part, int64_t rows, int64_t columns,
+                              ops::Queue& queue) {
+  const TensorEntry* entry = model.find(part.tensor);
+  CHECK(entry != nullptr, "{}", part.tensor);
+  Buffer memory;
+  const TensorEntry dense = entry->in_memory(queue.threads(), memory);
+  std::vector<float> values(static_cast<size_t>(rows * columns));
+  CHECK(dense.shape.elements() == rows * columns, "{} is {}", part.tensor, dense.shape.str());
+  dense.read(values.data());
+  if (!part.transposed) return values;
+  std::vector<float> turned(values.size());
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      turned[static_cast<size_t>(i * columns + j)] = values[static_cast<size_t>(j * rows + i)];
+    }
+  }
+  return turned;
+}
+
+// scale * b a, [outputs, inputs].
+std::vector<float> product(const Adapter::Module& m) {
+  std::vector<float> out(static_cast<size_t>(m.outputs * m.inputs));
+  for (int64_t i = 0; i < m.outputs; ++i) {
+    float* row = out.data() + i * m.inputs;
+    for (int64_t r = 0; r < m.rank; ++r) {
+      const float b = m.scale * m.b[static_cast<size_t>(i * m.rank + r)];
+      const float* a = m.a.data() + r * m.inputs;
+      for (int64_t j = 0; j < m.inputs; ++j) row[j] += b * a[j];
+    }
+  }
+  return out;
+}
+
+// What is added to the module's matrix, [outputs, inputs].
+std::vector<float> difference(const Adapter::Module& m, const LoraSite::Part& part, const Checkpoint& model,
+                              ops::Queue& queue) {
+  const std::vector<float> before = own_matrix(model, part, m.outputs, m.inputs, queue);
+  std::vector<float> after = m.rank == 0 ? m.saved : product(m);
+  for (size_t i = 0; i < m.magnitude.size(); ++i) {
+    float* row = after.data() + static_cast<int64_t>(i) * m.inputs;
+    const float* own = before.data() + static_cast<int64_t>(i) * m.inputs;
+    double squares = 0;
+    for (int64_t j = 0; j < m.inputs; ++j) {
+      row[j] += own[j];
+      squares += double{row[j]} * row[j];
+    }
+    const auto factor = static_cast<float>(m.magnitude[i] / std::sqrt(squares));
+    for (int64_t j = 0; j < m.inputs; ++j) row[j] *= factor;
+  }
+  for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
+  return after;
+}
+
+// The rows that are outputs of the layer, in its order.
+std::vector<float> chosen(const std::vector<float>& all, int64_t columns, const std::vector<RowRange>& rows) {
+  std::vector<float> out;
+  for (const RowRange& range : rows) {
+    const auto begin = all.begin() + range.begin * columns;
+    out.insert(out.end(), begin, begin + range.count * columns);
+  }
+  return out;
+}
+
+Buffer moved(const std::vector<float>& values, Memory& memory) {
+  Buffer buffer(values.size() * sizeof(float), memory);
+  memory.copy(buffer.data(), values.data(), values.size() * sizeof(float));
+  return buffer;
+}
+
+void pack(Adapter::Extra& extra, std::vector<float> values, int64_t inputs, ops::Queue& queue) {
+  const ops::MatmulKernels& kernels = queue.device().ops().matmul.at(&kFloat32);
+  ops::Weight& weight = extra.what.weight;
+  weight = {.dtype = &kFloat32, .n = static_cast<int64_t>(values.size()) / inputs, .k = inputs};
+  extra.weight = Buffer(kernels.packed_bytes(weight.n, weight.k), queue.device().memory());
+  weight.data = extra.weight.data();
+  kernels.pack(queue, weight, 0, Tensor(values.data(), &kFloat32, {weight.n, weight.k}));
+}
+
+void set_rows(Adapter::Extra& extra, const std::vector<float>& values, int64_t columns, Memory& memory) {
+  extra.rows = moved(values, memory);
+  extra.what.rows = Tensor(extra.rows.data(), &kFloat32, {static_cast<int64_t>(values.size()) / columns, columns});
+}
+
+void prepare_table(Adapter::Extra& extra, const Adapter::Module& m, ops::Queue& queue) {
+  Memory& memory = queue.device().memory();
+  if (m.rank == 0) return set_rows(extra, m.saved, m.inputs, memory);
+  std::vector<float> rows(m.a.size()), b = m.b;
+  for (int64_t r = 0; r < m.rank; ++r) {
+    for (int64_t id = 0; id < m.inputs; ++id) {
+      rows[static_cast<size_t>(id * m.rank + r)] = m.a[static_cast<size_t>(r * m.inputs + id)];
+    }
+  }
+  for (float& value : b) value *= m.scale;
+  set_rows(extra, rows, m.rank, memory);
+  pack(extra, std::move(b), m.rank, queue);
+}
+
+std::vector<float> added_bias(const Adapter& adapter, const Adapter::Module& m, const Checkpoint& model) {
+  std::vector<float> bias = m.bias;
+  for (float& value : bias) value *= m.scale;
+  if (m.saved_bias.empty()) return bias;
+  const TensorEntry* own = model.find(m.name + ".bias");
+  if (own == nullptr || own->shape.elements() != static_cast<int64_t>(m.saved_bias.size())) {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("{}: module '{}' has a bias, but the model's has none", adapter.folder, m.name));
+  }
+  std::vector<float> before(m.saved_bias.size());
+  own->read(before.data());
+  bias = m.saved_bias;
+  for (size_t i = 0; i < bias.size(); ++i) bias[i] -= before[i];
+  return bias;
+}
+
+}  // namespace
+
+void prepare_adapter(Adapter& adapter, const LoraSites& sites, const Checkpoint& model, ops::Queue& queue) {
+  for (const Adapter::Module& m : adapter.modules) {
+    if (m.plain()) continue;
+    for (const LoraSites::Place& place : places_of(sites, m)) {
+      auto extra = std::make_unique<Adapter::Extra>();
+      const LoraSite::Part& part = place.site->parts[place.part];
+      extra->site = place.site;
+      extra->what.first = place.site->first_output(place.part);
+      for (const RowRange& range : part.rows) extra->what.outputs += range.count;
+      if (place.site->table) {
+        prepare_table(*extra, m, queue);
+      } else {
+        const bool dense = m.rank == 0 || !m.magnitude.empty();
+        if (dense) pack(*extra, chosen(difference(m, part, model, queue), m.inputs, part.rows), m.inputs, queue);
+        const std::vector<float> bias = added_bias(adapter, m, model);
+        if (!bias.empty()) {
+          extra->bias = moved(chosen(bias, 1, part.rows), queue.device().memory());
+          extra->what.bias = reinterpret_cast<const float*>(extra->bias.data());
+        }
+      }
+      adapter.extras.push_back(std::move(extra));
+    }
+  }
+}
+
+}  // namespace sluice
