@@ -76,6 +76,7 @@ const Feature kFeatures[] = {
      }},
     {"jump_ahead", kJump},
     {"thought", kAlone, think},
+    {"adapter", kAlone, [](Request& r) { r.adapter = "pirate"; }},
 };
 
 // Engines by what they have.
@@ -89,6 +90,7 @@ Engine& engine_for(unsigned place) {
   o.deterministic = true;
   o.max_model_len = 256;
   o.kv_cache_memory_bytes = int64_t{16} << 20;
+  o.lora_modules = {"pirate=" + demo_model() + "-lora-pirate"};
   o.enable_prefix_caching = (place & kReuse) != 0;
   o.jump_ahead = (place & kJump) != 0;
   if ((place & kChunks) != 0) o.max_num_batched_tokens = 8;
