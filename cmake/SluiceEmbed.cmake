@@ -1,9 +1,10 @@
 # Puts files into the program: an assembler file that includes them, and a table of their names.
 #
-# sluice_embed(TARGET SET name=path...) makes SET.inc for the target's code. Each of its lines is a macro call,
-# SLUICE_EMBEDDED(INDEX, "name"). The bytes lie between the symbols sluice_SET_INDEX and sluice_SET_end_INDEX.
+# sluice_embed(TARGET SET name=path...) makes SET.h for the target's code. It has the table sluice::embedded::SET, an
+# array of EmbeddedFile (src/base/embedded_file.h).
 function(sluice_embed target set)
   set(assembly "    .section .rodata\n")
+  set(symbols "")
   set(table "")
   set(paths "")
   set(index 0)
@@ -14,14 +15,17 @@ function(sluice_embed target set)
     string(APPEND assembly "    .balign 64\n    .global sluice_${set}_${index}\nsluice_${set}_${index}:\n"
                            "    .incbin \"${path}\"\n    .global sluice_${set}_end_${index}\n"
                            "sluice_${set}_end_${index}:\n    .byte 0\n")
-    string(APPEND table "SLUICE_EMBEDDED(${index}, \"${name}\")\n")
+    string(APPEND symbols "extern \"C\" const char sluice_${set}_${index}[], sluice_${set}_end_${index}[];\n")
+    string(APPEND table "    {\"${name}\", sluice_${set}_${index}, sluice_${set}_end_${index}},\n")
     list(APPEND paths ${path})
     math(EXPR index "${index} + 1")
   endforeach()
   string(APPEND assembly "    .section .note.GNU-stack,\"\",@progbits\n")
   set(made ${CMAKE_BINARY_DIR}/${set})
   file(CONFIGURE OUTPUT ${made}/${set}.S CONTENT "${assembly}" @ONLY)
-  file(CONFIGURE OUTPUT ${made}/${set}.inc CONTENT "${table}" @ONLY)
+  string(CONCAT header "#include \"base/embedded_file.h\"\n" "${symbols}" "namespace sluice::embedded {\n"
+         "inline constexpr EmbeddedFile ${set}[] = {\n" "${table}" "};\n}\n")
+  file(CONFIGURE OUTPUT ${made}/${set}.h CONTENT "${header}" @ONLY)
   set_source_files_properties(${made}/${set}.S PROPERTIES OBJECT_DEPENDS "${paths}")
   target_sources(${target} PRIVATE ${made}/${set}.S)
   target_include_directories(${target} PRIVATE ${made})

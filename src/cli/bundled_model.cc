@@ -10,32 +10,14 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "bundled_model.h"
 #include "cli/command.h"
 #include "sluice/error.h"
-
-#define SLUICE_EMBEDDED(index, name)                    \
-  extern "C" const char sluice_bundled_model_##index[]; \
-  extern "C" const char sluice_bundled_model_end_##index[];
-#include "bundled_model.inc"
-#undef SLUICE_EMBEDDED
 
 namespace sluice::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct BundledFile {
-  const char* name;
-  const char* begin;
-  const char* end;
-  std::string_view content() const { return {begin, static_cast<size_t>(end - begin)}; }
-};
-
-#define SLUICE_EMBEDDED(index, name) {name, sluice_bundled_model_##index, sluice_bundled_model_end_##index},
-const BundledFile kFiles[] = {
-#include "bundled_model.inc"
-};
-#undef SLUICE_EMBEDDED
 
 // FNV-1a over names and contents, so that another build's files get another folder.
 uint64_t fingerprint() {
@@ -43,7 +25,7 @@ uint64_t fingerprint() {
   const auto add = [&hash](std::string_view bytes) {
     for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   };
-  for (const BundledFile& file : kFiles) {
+  for (const EmbeddedFile& file : embedded::bundled_model) {
     add(file.name);
     add(file.content());
   }
@@ -74,7 +56,7 @@ fs::path private_temporary_folder() {
 
 bool complete(const fs::path& folder) {
   std::error_code error;
-  for (const BundledFile& file : kFiles) {
+  for (const EmbeddedFile& file : embedded::bundled_model) {
     if (fs::file_size(folder / file.name, error) != file.content().size() || error) return false;
   }
   return true;
@@ -85,7 +67,7 @@ bool complete(const fs::path& folder) {
 void extract(const fs::path& folder) {
   const fs::path part = fs::path(folder).concat(fmt::format(".part-{}", ::getpid()));
   fs::create_directories(part);
-  for (const BundledFile& file : kFiles) {
+  for (const EmbeddedFile& file : embedded::bundled_model) {
     std::ofstream out(part / file.name, std::ios::binary);
     out.write(file.begin, static_cast<std::streamsize>(file.content().size()));
     out.close();

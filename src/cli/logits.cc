@@ -52,10 +52,13 @@ int logits(Arguments a) {
   a.engine.max_model_len = length;
   a.engine.max_num_batched_tokens = a.chunk;
   a.engine.max_num_seqs = a.chunk;  // every position's logits are needed
+  if (!a.engine.lora_modules.empty()) {
+    throw Error(ErrorCode::kInvalidRequest, "--lora-modules: this command takes one adapter, by --lora");
+  }
   ThreadPool pool(a.engine.threads);
   std::shared_ptr<Adapter> adapter;
   if (!a.adapter.empty()) {
-    adapter = read_adapter("", a.adapter);
+    adapter = read_adapter(a.adapter);
     a.engine.enable_lora = true;
     a.engine.max_loras = 1;
     a.engine.max_lora_rank = std::max(adapter->rank, 1);

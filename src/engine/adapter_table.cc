@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/thread_pool.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -16,18 +17,13 @@ namespace {
 
 }  // namespace
 
-AdapterTable::AdapterTable(const LoadedModel& model, int most)
-    : model_(model),
-      most_(static_cast<size_t>(most)),
-      threads_(1, /*pin=*/false),
-      queue_(model.plan.device->make_queue(threads_)) {}
-
-std::shared_ptr<const Adapter> AdapterTable::read(const std::string& name, const std::string& folder) {
-  const std::scoped_lock lock(reading_);
-  std::shared_ptr<Adapter> adapter = read_adapter(name, folder);
+std::shared_ptr<const Adapter> AdapterTable::read(const std::string& folder) const {
+  std::shared_ptr<Adapter> adapter = read_adapter(folder);
   check_adapter(*adapter, *model_.adapters);
-  prepare_adapter(*adapter, *model_.adapters, *model_.plan.checkpoint, *queue_);
-  queue_->wait();
+  ThreadPool caller(1, /*pin=*/false);  // the engine's threads are busy
+  const std::unique_ptr<ops::Queue> queue = model_.plan.device->make_queue(caller);
+  prepare_adapter(*adapter, *model_.adapters, *model_.plan.checkpoint, *queue);
+  queue->wait();
   return adapter;
 }
 
@@ -46,7 +42,7 @@ void AdapterTable::load(const std::string& name, const std::string& folder) {
     const std::scoped_lock lock(mutex_);
     check_new();
   }
-  std::shared_ptr<const Adapter> adapter = read(name, folder);
+  std::shared_ptr<const Adapter> adapter = read(folder);
   const std::scoped_lock lock(mutex_);
   check_new();
   Entry& entry = entries_.emplace_back();
@@ -83,7 +79,7 @@ std::shared_ptr<const Adapter> AdapterTable::get(const std::string& name) {
     info = entry->info;
     digest = entry->digest;
   }
-  std::shared_ptr<const Adapter> adapter = read(name, info.folder);
+  std::shared_ptr<const Adapter> adapter = read(info.folder);
   if (adapter->digest != digest) {
     throw Error(ErrorCode::kCorruptFile,
                 fmt::format("{}: the adapter's files have changed since it was loaded: unload it first", info.folder));

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/thread_pool.h"
 #include "engine/load.h"
 #include "lora/adapter.h"
 #include "sluice/engine.h"
@@ -19,7 +18,7 @@ class AdapterTable {
  public:
   // Keeps at most `most` adapters in host memory, those that were asked for last; 0: all. The model must outlive the
   // table.
-  AdapterTable(const LoadedModel& model, int most);
+  AdapterTable(const LoadedModel& model, int most) : model_(model), most_(static_cast<size_t>(most)) {}
 
   // See Engine::load_adapter.
   void load(const std::string& name, const std::string& folder);
@@ -37,15 +36,12 @@ class AdapterTable {
     std::shared_ptr<const Adapter> adapter;  // null: it is not in memory
     uint64_t last_asked = 0;
   };
-  std::shared_ptr<const Adapter> read(const std::string& name, const std::string& folder);
+  std::shared_ptr<const Adapter> read(const std::string& folder) const;
   Entry* find(std::string_view name);  // with the mutex held
   void keep(Entry& entry, std::shared_ptr<const Adapter> adapter);
 
   const LoadedModel& model_;
   const size_t most_;
-  std::mutex reading_;  // held while an adapter is read; before mutex_
-  ThreadPool threads_;  // those of the engine are busy
-  const std::unique_ptr<ops::Queue> queue_;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;
   uint64_t asked_ = 0;

@@ -34,18 +34,16 @@ struct Adapter {
     LoraExtra what{};
     Buffer weight{}, bias{}, rows{};  // its memory
   };
-  std::string name;  // what requests call it
   std::string folder;
   std::string digest;  // SHA-256 of its files, in hexadecimal
   std::vector<Module> modules;
   int rank = 0;                                // the largest one of its modules
-  size_t bytes = 0;                            // of its matrices
   std::vector<std::unique_ptr<Extra>> extras;  // of modules that are not plain, made by prepare_adapter
 };
 
 // Throws Error(kUnsupportedModel) that names the key or the tensor that is not supported, Error(kCorruptFile) for files
 // that contradict themselves, Error(kNotFound) if the folder has no adapter.
-std::shared_ptr<Adapter> read_adapter(std::string name, const std::string& folder);
+std::shared_ptr<Adapter> read_adapter(const std::string& folder);
 
 // The places of a module of an adapter, which multimodal models may call otherwise; none if adapters cannot change it.
 std::vector<LoraSites::Place> places_of(const LoraSites& sites, const Adapter::Module& module);

@@ -7,13 +7,12 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <regex>
-#include <set>
 
 #include "base/json.h"
 #include "base/mmap.h"
 #include "base/sha256.h"
 #include "formats/safetensors.h"
+#include "grammar/automaton.h"
 #include "lora/adapter.h"
 #include "sluice/error.h"
 
@@ -21,17 +20,24 @@ namespace sluice {
 namespace {
 
 constexpr int kMostRank = 1024;
-constexpr size_t kMostPattern = 512;  // characters of a key of rank_pattern or alpha_pattern
+constexpr size_t kMostName = 512;  // bytes of a tensor's name
 
-// What an adapter was trained with, or where it comes from.
-constexpr auto kIgnored = std::to_array<std::string_view>(
-    {"modules_to_save", "use_dora", "lora_bias", "auto_mapping", "base_model_name_or_path", "inference_mode",
-     "lora_dropout", "peft_version", "revision", "task_type", "qalora_group_size", "megatron_core",
-     "ensure_weight_tying", "runtime_config", "loftq_config", "corda_config", "eva_config", "lora_ga_config",
-     "monteclora_config", "peft_type", "init_lora_weights", "r", "lora_alpha", "rank_pattern", "alpha_pattern",
-     "use_rslora", "fan_in_fan_out", "bias",
-     // The names of the tensors say which modules are changed.
-     "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"});
+// Keys that are read below.
+constexpr auto kRead =
+    std::to_array<std::string_view>({"peft_type", "bias", "init_lora_weights", "r", "lora_alpha", "rank_pattern",
+                                     "alpha_pattern", "use_rslora", "use_dora", "lora_bias", "modules_to_save"});
+// What an adapter was trained with, and where it comes from. The names of the tensors say which modules it changes.
+constexpr auto kIgnored = std::to_array<std::string_view>({"auto_mapping",    "base_model_name_or_path",
+                                                           "inference_mode",  "lora_dropout",
+                                                           "peft_version",    "revision",
+                                                           "task_type",       "qalora_group_size",
+                                                           "megatron_core",   "ensure_weight_tying",
+                                                           "runtime_config",  "loftq_config",
+                                                           "corda_config",    "eva_config",
+                                                           "lora_ga_config",  "monteclora_config",
+                                                           "fan_in_fan_out",  "target_modules",
+                                                           "exclude_modules", "layers_to_transform",
+                                                           "layers_pattern"});
 
 // The ways to start training that leave the base model's weights alone.
 constexpr auto kStarts = std::to_array<std::string_view>({"gaussian", "eva", "orthogonal", "true", "false"});
@@ -54,8 +60,9 @@ void check_config(const Config& config) {
     }
   }
   for (const auto& [key, value] : config.values().items()) {
-    if (std::ranges::find(kIgnored, key) != kIgnored.end() || is_off(value)) continue;
-    config.refuse(key, "is not supported for adapters");
+    const bool known =
+        std::ranges::find(kRead, key) != kRead.end() || std::ranges::find(kIgnored, key) != kIgnored.end();
+    if (!known && !is_off(value)) config.refuse(key, "is not supported for adapters");
   }
 }
 
@@ -66,25 +73,28 @@ class Patterns {
     const Json* found = config.find(key);
     if (found == nullptr) return;
     if (!found->is_object()) config.refuse(key, "must be an object");
+    grammar::Budget budget;
     for (const auto& [pattern, value] : found->items()) {
-      if (!value.is_number() || pattern.size() > kMostPattern) config.refuse(key, "must map short patterns to numbers");
+      if (!value.is_number()) config.refuse(key, "must map patterns to numbers");
       try {
-        patterns_.emplace_back(std::regex("(.*\\.)?(" + pattern + ")"), value.get<double>());
-      } catch (const std::regex_error&) {
-        config.refuse(key, fmt::format("'{}' is not a regular expression that is understood", pattern));
+        const std::string whole = "(.*\\.)?(" + pattern + ")";
+        patterns_.emplace_back(grammar::parse_regex(whole, grammar::RegexSyntax::kPython, /*anchored=*/true, budget),
+                               value.get<double>());
+      } catch (const grammar::GrammarError& e) {
+        config.refuse(key, fmt::format("'{}': {}", pattern, e.what()));
       }
     }
   }
   double operator()(const std::string& module) const {
     for (const auto& [pattern, value] : patterns_) {
-      if (std::regex_match(module, pattern)) return value;
+      if (pattern.matches(module)) return value;
     }
     return otherwise_;
   }
 
  private:
   double otherwise_;
-  std::vector<std::pair<std::regex, double>> patterns_;
+  std::vector<std::pair<grammar::Automaton, double>> patterns_;
 };
 
 std::vector<float> values_of(const TensorEntry& entry) {
@@ -142,6 +152,7 @@ std::map<std::string, Tensors> sort_tensors(const std::string& file, const std::
   std::map<std::string, Tensors> modules;
   for (const TensorEntry& tensor : tensors) {
     const std::string& name = tensor.name;
+    if (name.size() > kMostName) refuse_tensor(file, name.substr(0, 80) + "...", "has too long a name");
     const auto kind = std::ranges::find_if(kKinds, [&](const Kind& k) {
       return name.size() > kPrefix.size() + k.suffix.size() && name.ends_with(k.suffix);
     });
@@ -250,13 +261,12 @@ void read_modules(Adapter& adapter, const Config& config, const std::string& fil
     adapter.modules.push_back(saved ? read_saved_module(file, name, t) : read_small_module(file, name, t, settings));
     const Adapter::Module& module = adapter.modules.back();
     adapter.rank = std::max(adapter.rank, static_cast<int>(module.rank));
-    adapter.bytes += (module.a.size() + module.b.size() + module.saved.size()) * sizeof(float);
   }
 }
 
 }  // namespace
 
-std::shared_ptr<Adapter> read_adapter(std::string name, const std::string& folder) {
+std::shared_ptr<Adapter> read_adapter(const std::string& folder) {
   const std::string config_file = folder + "/adapter_config.json", file = folder + "/adapter_model.safetensors";
   for (const std::string& needed : {config_file, file}) {
     if (!std::filesystem::is_regular_file(needed)) {
@@ -269,7 +279,6 @@ std::shared_ptr<Adapter> read_adapter(std::string name, const std::string& folde
   const Config config = read_config(config_file);
   check_config(config);
   auto adapter = std::make_shared<Adapter>();
-  adapter->name = std::move(name);
   adapter->folder = folder;
   const MappedFile config_bytes(config_file), mapped(file);
   read_modules(*adapter, config, file, read_safetensors(mapped.bytes(), file));

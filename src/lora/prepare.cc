@@ -135,7 +135,6 @@ void prepare_adapter(Adapter& adapter, const LoraSites& sites, const Checkpoint&
       const LoraSite::Part& part = place.site->parts[place.part];
       extra->site = place.site;
       extra->what.first = place.site->first_output(place.part);
-      for (const RowRange& range : part.rows) extra->what.outputs += range.count;
       if (place.site->table) {
         prepare_table(*extra, m, queue);
       } else {
@@ -143,8 +142,9 @@ void prepare_adapter(Adapter& adapter, const LoraSites& sites, const Checkpoint&
         if (dense) pack(*extra, chosen(difference(m, part, model, queue), m.inputs, part.rows), m.inputs, queue);
         const std::vector<float> bias = added_bias(adapter, m, model);
         if (!bias.empty()) {
-          extra->bias = moved(chosen(bias, 1, part.rows), queue.device().memory());
-          extra->what.bias = reinterpret_cast<const float*>(extra->bias.data());
+          const std::vector<float> values = chosen(bias, 1, part.rows);
+          extra->bias = moved(values, queue.device().memory());
+          extra->what.bias = Tensor(extra->bias.data(), &kFloat32, {1, static_cast<int64_t>(values.size())});
         }
       }
       adapter.extras.push_back(std::move(extra));

@@ -21,11 +21,10 @@ struct RowRange {
 
 // What an adapter does to a layer besides small matrices. The adapter owns the memory.
 struct LoraExtra {
-  int64_t first = 0;            // the layer's output where it begins
-  ops::Weight weight{};         // added to the layer's matrix; of a table with `rows`: b, see there
-  int64_t outputs = 0;          // from there on
-  const float* bias = nullptr;  // [outputs] added to them; null: nothing
-  Tensor rows{};                // of a table: its new rows; with a weight: a [ids, rank], and b a^T is added instead
+  int64_t first = 0;     // the layer's output where it begins
+  ops::Weight weight{};  // added to the layer's matrix; of a table with `rows`: b, see there
+  Tensor bias{};         // [1, outputs] added to the outputs from there on; empty: nothing
+  Tensor rows{};         // of a table: its new rows; with a weight: a [ids, rank], and b a^T is added instead
 };
 
 // The site of one Linear. Its parts are the modules of the checkpoint that are fused into it. Or that of an Embedding.

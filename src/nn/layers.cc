@@ -232,12 +232,11 @@ void each_extra(const ops::AdapterRows& rows, const LoraSite& site, F&& body) {
 void add_extra(ops::Ctx& c, const Tensor& out, const Tensor& x, const LoraExtra& extra) {
   if (extra.weight.n > 0) {
     const Tensor to = out.slice_columns(extra.first, extra.weight.n);
-    return ops::matmul(c, {.out = to, .x = x, .weight = &extra.weight, .bias = extra.bias, .accumulate = true});
+    const float* bias = extra.bias.data != nullptr ? extra.bias.f32() : nullptr;
+    return ops::matmul(c, {.out = to, .x = x, .weight = &extra.weight, .bias = bias, .accumulate = true});
   }
-  float* values = const_cast<float*>(extra.bias);  // ops read it only
-  const Tensor bias(reinterpret_cast<std::byte*>(values), &kFloat32, {1, extra.outputs});
-  const Tensor to = out.slice_columns(extra.first, extra.outputs);
-  for (int64_t row = 0; row < out.rows(); ++row) ops::add(c, to.slice_rows(row, 1), bias);
+  const Tensor to = out.slice_columns(extra.first, extra.bias.shape[1]);
+  for (int64_t row = 0; row < out.rows(); ++row) ops::add(c, to.slice_rows(row, 1), extra.bias);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ int AdapterSlots::take(const std::shared_ptr<const Adapter>& adapter) {
       if (slot->users == 0 && (found == slots_.end() || slot->last_taken < found->last_taken)) found = slot;
     }
     if (found == slots_.end()) return -1;
-    found->adapter = adapter;
     place_(*adapter, static_cast<int>(found - slots_.begin()));
+    found->adapter = adapter;  // the one that was there is no longer in use
   }
   ++found->users;
   found->last_taken = ++takes_;

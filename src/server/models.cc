@@ -58,7 +58,7 @@ bool Models::unload(std::string_view name) {
   std::vector<ServedModel> removed;  // engines end after the mutex is free
   const std::lock_guard lock(mutex_);
   const ServedModel* model = lookup(name);
-  if (model == nullptr) return false;
+  if (model == nullptr || !model->adapter.empty()) return false;
   const auto is_same = [engine = model->engine](const ServedModel& m) { return m.engine == engine; };
   const auto kept = std::stable_partition(models_.begin(), models_.end(), std::not_fn(is_same));
   removed.assign(std::make_move_iterator(kept), std::make_move_iterator(models_.end()));

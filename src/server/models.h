@@ -35,7 +35,7 @@ class Models {
   void add_adapter(const std::string& adapter, std::string_view name);
   // Takes an adapter's name away. Returns its model; none when there is no such adapter.
   std::optional<ServedModel> remove_adapter(std::string_view adapter);
-  // Removes the model under all of its names. False when the name is unknown.
+  // Removes the model under all of its names, and its adapters. False when no model has the name.
   bool unload(std::string_view name);
 
   std::optional<ServedModel> find(std::string_view name) const;

@@ -1,7 +1,7 @@
 """Adapters (LoRA) as models: chosen by name, loaded and unloaded while serving, and only from below --lora-root."""
 
 import concurrent.futures
-import os
+import shutil
 
 import httpx
 import openai
@@ -24,7 +24,7 @@ def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("adapters")
     (root / "json").symlink_to(MODELS / "minnow-6m-lora-json")  # leads out of the root
     (root / "broken").mkdir()
-    os.system(f"cp -r {MODELS / 'minnow-6m-lora-json'} {root / 'own'}")
+    shutil.copytree(MODELS / "minnow-6m-lora-json", root / "own")
     options = ["--lora-modules", PIRATE, "--max-loras", "2", "--lora-root", str(root)]
     with serving.Server(*options) as running:
         yield running

@@ -422,6 +422,7 @@ def test_copy(server, visit, secure):
     assert page.input_value("#input") == "code"
     page.fill("#input", "")
     page.click(f"{ANSWER} .foot >> text=Copy")
+    page.wait_for_selector("#status >> text=Copied", state="attached")
     page.focus("#input")
     page.keyboard.press("Control+V")
     assert page.input_value("#input").startswith("Take `this`:")

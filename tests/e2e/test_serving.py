@@ -66,8 +66,15 @@ def test_closed_standard_descriptors():
     process = subprocess.Popen(["sh", "-c", command])
     try:
         folder = pathlib.Path(f"/proc/{process.pid}/fd")
+
+        def listens():
+            try:
+                return any("socket" in os.readlink(fd) for fd in folder.iterdir())
+            except FileNotFoundError:  # one was closed meanwhile
+                return False
+
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not any("socket" in os.readlink(fd) for fd in folder.iterdir()):
+        while time.monotonic() < deadline and not listens():
             time.sleep(0.05)
         assert [os.readlink(folder / str(fd)) for fd in range(3)] == ["/dev/null"] * 3
     finally:

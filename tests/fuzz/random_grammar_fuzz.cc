@@ -1,5 +1,6 @@
 // Compares the recognizer and its masks, token by token, with the sets of short texts of random grammars. The input is
-// the grammar's number (four bytes) and the tokens of the vocabulary: letters of two bits, in pairs of length and text.
+// the grammar's number (four bytes), then the tokens of the vocabulary: a byte for each length, and one for each
+// letter.
 #include <algorithm>
 #include <cstring>
 

@@ -27,6 +27,25 @@ TEST(Models, NamesAndAliases) {
   EXPECT_TRUE(eventually([&] { return b.use_count() == 1; }));
 }
 
+TEST(Models, AdaptersComeAndGoByThemselves) {
+  Models models;
+  const auto a = std::make_shared<FakeEngine>();
+  models.load("a", a);
+  models.add_adapter("small", "a");
+  EXPECT_EQ(models.find("small")->adapter, "small");
+  EXPECT_EQ(models.find("small")->engine.get(), a.get());
+  EXPECT_EQ(models.only()->name, "a");
+  EXPECT_THROW(models.add_adapter("small", "a"), Error);
+  EXPECT_THROW(models.add_adapter("other", "b"), Error);
+  EXPECT_FALSE(models.unload("small")) << "it is no model";
+  EXPECT_FALSE(models.remove_adapter("a")) << "it is no adapter";
+  EXPECT_TRUE(models.remove_adapter("small"));
+  EXPECT_FALSE(models.find("small"));
+  models.add_adapter("small", "a");
+  EXPECT_TRUE(models.unload("a"));
+  EXPECT_FALSE(models.find("small")) << "it goes with its model";
+}
+
 TEST(Models, RequestsGoToTheModelTheyName) {
   const auto models = std::make_shared<Models>();
   const auto a = std::make_shared<FakeEngine>(), b = std::make_shared<FakeEngine>();

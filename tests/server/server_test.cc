@@ -126,6 +126,8 @@ TEST_F(ServerTest, RequestIds) {
 TEST_F(ServerTest, Metrics) {
   chat();
   get("/nothing");
+  // The bodies of answered requests are freed just after their answers are sent.
+  eventually([&] { return get("/metrics").body.find("http_request_body_bytes 0\n") != std::string::npos; });
   const TestResponse response = get("/metrics");
   EXPECT_EQ(response.headers.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
   for (const auto* line :

@@ -8,13 +8,8 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "base/sha256.h"
+#include "page_files.h"
 #include "server/endpoint.h"
-
-#define SLUICE_EMBEDDED(index, name)                 \
-  extern "C" const char sluice_page_files_##index[]; \
-  extern "C" const char sluice_page_files_end_##index[];
-#include "page_files.inc"
-#undef SLUICE_EMBEDDED
 
 namespace sluice::server {
 namespace {
@@ -42,9 +37,10 @@ std::string url_path(std::string_view name) {
   return fmt::format("/ui/{}", name);
 }
 
-PageFile page_file(std::string_view name, const char* begin, const char* end) {
-  const std::string_view content(begin, static_cast<size_t>(end - begin));
-  return {url_path(name), content, content_type(name), fmt::format("\"{}\"", hex(sha256(content)).substr(0, 32))};
+PageFile page_file(const EmbeddedFile& file) {
+  const std::string_view content = file.content();
+  return {url_path(file.name), content, content_type(file.name),
+          fmt::format("\"{}\"", hex(sha256(content)).substr(0, 32))};
 }
 
 // A row as the page's settings need it. Numbers have bounds only if the row has a range.
@@ -85,11 +81,11 @@ Route public_route(std::string_view path, std::string_view help, Answer answer) 
 }  // namespace
 
 const std::vector<PageFile>& page_files() {
-#define SLUICE_EMBEDDED(index, name) page_file(name, sluice_page_files_##index, sluice_page_files_end_##index),
-  static const std::vector<PageFile> files = {
-#include "page_files.inc"
-  };
-#undef SLUICE_EMBEDDED
+  static const std::vector<PageFile> files = [] {
+    std::vector<PageFile> out;
+    for (const EmbeddedFile& file : embedded::page_files) out.push_back(page_file(file));
+    return out;
+  }();
   return files;
 }
 

@@ -1,5 +1,5 @@
 // Calls of the API with the key of this session, and its event streams.
-import {$} from "/ui/dom.js";
+import {$, element} from "/ui/dom.js";
 
 const KEY = "sluice.key";
 let asking = null;
@@ -14,10 +14,23 @@ export class ApiProblem extends Error {
 export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 export const forgetKey = () => sessionStorage.removeItem(KEY);
 
+function keyDialog() {
+  const dialog = element("dialog", {class: "small", id: "key", "aria-labelledby": "key-title"},
+    element("form", {method: "dialog", id: "key-form"},
+      element("h2", {id: "key-title", text: "API key"}),
+      element("p", {id: "key-text"}),
+      element("label", {class: "block", for: "key-input", text: "Key"}),
+      element("input", {type: "password", id: "key-input", autocomplete: "off", spellcheck: "false", required: true}),
+      element("div", {class: "buttons"},
+        element("button", {type: "submit", class: "primary", id: "key-save", text: "Continue"}))));
+  document.body.append(dialog);
+  return dialog;
+}
+
 // Asks once for all requests that wait for the key.
 function askForKey(refused) {
   asking ??= new Promise((resolve) => {
-    const dialog = $("key");
+    const dialog = $("key") ?? keyDialog();
     $("key-text").textContent = refused ? "The server refused this key. Enter another one."
       : "This server asks for an API key. It stays in this tab until you close it.";
     $("key-input").value = "";

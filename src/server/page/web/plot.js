@@ -1,4 +1,4 @@
-// Line plots as SVG, drawn without inline styles.
+// Line plots as SVG without inline styles.
 import {element} from "/ui/dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
