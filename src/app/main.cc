@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "cli/arguments.h"
+#include "cli/build_facts.h"
 #include "cli/command.h"
 #include "cli/usage_error.h"
 #include "sluice/error.h"
-#include "sluice/version.h"
 
 namespace {
 
@@ -48,7 +48,7 @@ int finish_output(int status) {
 int run(int argc, char** argv) {
   using sluice::cli::Command;
   CLI::App app{"Sluice runs and serves large language models."};
-  app.set_version_flag("--version", fmt::format("sluice {}", sluice::kVersion));
+  app.set_version_flag("--version", sluice::cli::build_facts);
   app.require_subcommand(1);
   std::function<int()> chosen;
   for (const Command* command : sluice::Registry<Command>::all()) {
