@@ -83,6 +83,9 @@ struct ServerOptions {
   int io_threads = 1;                // threads for HTTP and text processing
   bool strict = false;               // unknown request fields are errors; false: they cause a warning header
   std::string log_level = "info";    // debug, info, warning, error, off
+  std::string log_format = "text";   // text, json
+  bool log_requests = true;          // one line about each request; never its texts
+  bool api_docs = true;              // /docs and /openapi.json
   // Host headers that are accepted besides local names; "*": any. Empty: any name unless the server is bound to
   // loopback
   std::vector<std::string> allowed_hosts{};
@@ -188,6 +191,10 @@ void visit(V&& v, ServerOptions& o) {
   v("io-threads", o.io_threads, "threads for HTTP and text processing");
   v("strict", o.strict, "refuse requests with unknown fields instead of warning");
   v("log-level", o.log_level, "lowest level that is logged", {"debug", "info", "warning", "error", "off"});
+  v("log-format", o.log_format, "form of the log: lines of text, or lines of JSON", {"text", "json"});
+  v("log-requests", o.log_requests,
+    "log a line about each request at the level info: tokens, times, how it ended; never its texts");
+  v("api-docs", o.api_docs, "answer /docs and /openapi.json, which need no API key");
   v("allowed-hosts", o.allowed_hosts,
     "names accepted in the Host header besides local ones; *: any. Without it, any name unless bound to loopback");
   v("max-total-body-bytes", o.max_total_body_bytes,

@@ -53,6 +53,8 @@ std::string runner_task(const std::string& value) {
   throw UsageError("--runner pooling: give --task embed or --task score instead");
 }
 
+std::string opposite(const std::string& value) { return value == "on" ? "off" : "on"; }
+
 std::string log_level(const std::string& value) {
   return value == "trace" ? "debug" : value == "critical" ? "error" : value;
 }
@@ -153,7 +155,7 @@ constexpr ForeignOption kOptions[] = {
     {"tool-call-parser", kValue, kWorks, "tool-call-parser", "by default, the chat template tells the syntax"},
     {"tool-parser-plugin", kValue, kRefused, "", kNoPython},
     {"tool-server", kValue, kRefused, "", "clients run the tools"},
-    {"log-config-file", kValue, kRefused, "", "use --log-level"},
+    {"log-config-file", kValue, kRefused, "", "use --log-level and --log-format"},
     {"max-log-len", kValue, kNothing, "", "texts of requests are never logged"},
     {"enable-prompt-tokens-details", kFlag, kNothing, "", "usage always has prompt_tokens_details"},
     {"enable-per-request-metrics", kFlag, kRefused, "", "read the histograms of /metrics", "", "off"},
@@ -473,11 +475,10 @@ constexpr ForeignOption kOptions[] = {
     {"override-neuron-config", kJson, kRefused, "", "CPUs and NVIDIA GPUs are supported", "", "{}"},
     {"enable-fault-tolerance", kFlag, kRefused, "", "let systemd restart the server", "", "off"},
     {"fault-tolerance-config", kJson, kRefused, "", "let systemd restart the server", "", "{}"},
-    {"disable-fastapi-docs", kFlag, kRefused, "", "there are no such pages; leave the option out", "", "off"},
-    {"enable-offline-docs", kFlag, kRefused, "", "there are no such pages; leave the option out", "", "off"},
-    {"enable-log-requests", kFlag, kRefused, "", "texts of requests are never logged; --log-level debug lists requests",
-     "", "off"},
-    {"disable-log-requests", kFlag, kNothing, "", "texts of requests are never logged"},
+    {"disable-fastapi-docs", kFlag, kWorks, "api-docs", "as --no-api-docs", "", "", opposite},
+    {"enable-offline-docs", kFlag, kNothing, "", "/docs needs nothing from elsewhere"},
+    {"enable-log-requests", kFlag, kWorks, "log-requests", "on by default; texts are never logged"},
+    {"disable-log-requests", kFlag, kWorks, "log-requests", "as --no-log-requests", "", "", opposite},
 };
 
 }  // namespace

@@ -34,6 +34,8 @@ ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& ch
   info.backend = plan.backend->name;
   info.parameters = plan.parameters;
   info.max_model_len = plan.max_model_len;
+  info.kv_cache_tokens = static_cast<int64_t>(plan.blocks) * plan.block_size;
+  if (plan.kv_dtype != nullptr) info.kv_cache_dtype = plan.kv_dtype->name;
   info.vocab_size = plan.shape.vocab;
   info.eos_token_ids = checkpoint.generation.eos_token_ids;
   info.created = std::time(nullptr);

@@ -26,10 +26,14 @@ Headers Call::warnings() const {
   return {{"X-Sluice-Warning", "unknown fields ignored: " + names}};
 }
 
-void Call::generate(GenerationJob job) { Generation::start(model.engine, std::move(job), reply, running); }
+void Call::generate(GenerationJob job) {
+  if (log) job.log.emplace(request_id, model.name, arrived);
+  Generation::start(model.engine, std::move(job), reply, running);
+}
 
 void Call::embed(PoolingJob job) {
   job.dialect = endpoint.dialect;
+  if (log) job.log.emplace(request_id, model.name, arrived);
   PoolingCall::start(model.engine, std::move(job), reply, running);
 }
 

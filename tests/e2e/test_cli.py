@@ -3,8 +3,12 @@
 import json
 import os
 import subprocess
+import time
 
 import httpx
+import jsonschema
+import openai
+import openapi_spec_validator
 import pytest
 
 from serving import MODEL, Server, binary
@@ -74,3 +78,61 @@ def test_model_of_a_file(tmp_path):
     config.write_text("max-model-len: many\n")
     done = run("inspect", MODEL, "--config", config)
     assert done.returncode == 2 and "--max-model-len: many is not a whole number" in done.stderr
+
+
+def request_lines(server, count):
+    """The log's lines about requests, when there are `count` of them."""
+    for _ in range(500):
+        lines = [json.loads(line) for line in server.lines if line.startswith("{")]
+        found = [line for line in lines if line["message"] == "request"]
+        if len(found) >= count:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("".join(server.lines))
+
+
+def test_a_line_about_each_request():
+    with Server("--log-format", "json") as server:
+        client = server.client()
+        secret = "What is 17 + 25? xyzzy"
+        message = [{"role": "user", "content": secret}]
+        answer = client.chat.completions.with_raw_response.create(
+            model=server.name, messages=message, max_tokens=9, extra_body={"ignore_eos": True}
+        )
+        usage = answer.parse().usage
+        stream = client.completions.create(model=server.name, prompt="A", max_tokens=5, n=2, stream=True,
+                                           extra_body={"ignore_eos": True})  # fmt: skip
+        assert list(stream)
+        with pytest.raises(openai.BadRequestError):
+            client.completions.create(model=server.name, prompt="A " * 100_000, max_tokens=5)
+        first, second, *_ = request_lines(server, 2)
+        assert first["id"] == answer.headers["X-Request-Id"] and first["model"] == server.name
+        assert (first["in"], first["out"], first["cached"]) == (usage.prompt_tokens, 9, 0)
+        assert first["finish"] == "length" and 0 < first["ttft_ms"] <= first["total_ms"] and first["tpot_ms"] > 0
+        assert second["out"] == 10 and second["finish"] == "length"
+        text = "".join(server.lines)
+        assert "xyzzy" not in text
+        for part in ("model:     minnow-6m (llama", "backend:   ", "context:   ", "KV cache:  ", "/docs"):
+            assert part in text
+
+
+def test_requests_need_not_be_logged():
+    with Server("--disable-log-requests") as server:
+        server.client().completions.create(model=server.name, prompt="A", max_tokens=2)
+        server.wait_idle()
+        assert "request id=" not in "".join(server.lines)
+
+
+def test_openapi_document_is_valid(server):
+    document = httpx.get(server.url + "/openapi.json").json()
+    openapi_spec_validator.validate(document)
+    chat = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert {"messages", "model", "temperature"} <= set(chat["properties"])
+    # The schema takes a usual request and refuses a wrong one.
+    validator = jsonschema.Draft202012Validator(chat)
+    good = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0.5, "stop": ["a"], "seed": None}
+    assert validator.is_valid(good)
+    for wrong in ({"temperature": 3}, {"temperature": "x"}, {"messages": 1}, {"stop": 1}):
+        assert not validator.is_valid({**good, **wrong}), wrong
+    page = httpx.get(server.url + "/docs")
+    assert page.headers["content-type"].startswith("text/html") and "/v1/chat/completions" in page.text
