@@ -30,8 +30,10 @@ struct ModelInfo {
   std::string dtype{};    // type of the weight matrices
   std::string backend{};  // kernels in use
   int64_t parameters = 0;
-  int max_model_len = 0;  // tokens of prompt and completion together
-  int vocab_size = 0;     // width of the logits; requests may use the ids below it
+  int max_model_len = 0;         // tokens of prompt and completion together
+  int64_t kv_cache_tokens = 0;   // tokens that the KV cache holds; 0: the model has none
+  std::string kv_cache_dtype{};  // type of cached keys and values
+  int vocab_size = 0;            // width of the logits; requests may use the ids below it
   std::vector<TokenId> eos_token_ids{};
   int64_t created = 0;  // seconds since 1970, when it was loaded
   bool has_chat_template = false;

@@ -9,9 +9,12 @@
 namespace sluice {
 
 struct EngineOptions {
-  std::string model{};          // folder, file or hub name (org/name[:revision]) in the local cache
-  std::string tokenizer{};      // folder or tokenizer.json; empty: the model's
-  std::string chat_template{};  // path of a Jinja file; empty: the model's
+  std::string model{};                         // folder, file or hub name (org/name[:revision]) in the local cache
+  std::string tokenizer{};                     // folder or tokenizer.json; empty: the model's
+  std::string chat_template{};                 // path of a Jinja file, or a template in one line; empty: the model's
+  std::string default_chat_template_kwargs{};  // JSON object of template variables; those of a request replace them
+  std::string generation_config = "auto";      // whose sampling defaults: auto (the checkpoint's), none
+  std::string override_generation_config{};    // JSON object of sampling defaults that replace the checkpoint's
   // How the model writes calls of tools and thoughts: a name, auto (as the chat template tells), or none.
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
@@ -25,7 +28,8 @@ struct EngineOptions {
   bool matryoshka = false;            // vectors may be cut to fewer dimensions, also if the checkpoint does not say so
   bool allow_bin = false;             // allow weights in torch.save files (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
-  std::string quantization = "none";  // none; a block format to quantize matrices to: q8_0, q4_0, ...;
+  std::string quantization = "none";  // none; a block format to quantize matrices to: q8_0, q4_0, ...; the checkpoint's
+                                      // own method (awq, gptq, ...), which must be right;
                                       // fp8: fp8_e4m3 weights and 8-bit activations
   bool quantize_head = false;         // also quantize the output head
   // Rounding of inputs of matmuls with fp8_e4m3 weights: auto (as the checkpoint or --quantization fp8 says), none, fp8
@@ -79,6 +83,9 @@ struct ServerOptions {
   int io_threads = 1;                // threads for HTTP and text processing
   bool strict = false;               // unknown request fields are errors; false: they cause a warning header
   std::string log_level = "info";    // debug, info, warning, error, off
+  std::string log_format = "text";   // text, json
+  bool log_requests = true;          // one line about each request; never its texts
+  bool api_docs = true;              // /docs and /openapi.json
   // Host headers that are accepted besides local names; "*": any. Empty: any name unless the server is bound to
   // loopback
   std::vector<std::string> allowed_hosts{};
@@ -92,8 +99,14 @@ struct ServerOptions {
 // Calls v(name, reference, "what it is", {allowed values, if the set is closed}) for each option.
 template <class V>
 void visit(V&& v, EngineOptions& o) {
-  v("tokenizer", o.tokenizer, "folder or tokenizer.json to use instead of the model's tokenizer");
-  v("chat-template", o.chat_template, "Jinja file to use instead of the model's template");
+  v("tokenizer", o.tokenizer, "folder, tokenizer.json or org/name to use instead of the model's tokenizer");
+  v("chat-template", o.chat_template, "Jinja file, or a template in one line, to use instead of the model's");
+  v("default-chat-template-kwargs", o.default_chat_template_kwargs,
+    "JSON object of variables for the chat template; a request's own replace them");
+  v("generation-config", o.generation_config,
+    "sampling defaults to use: the checkpoint's generation_config.json (auto), or the API's (none)", {"auto", "none"});
+  v("override-generation-config", o.override_generation_config,
+    "JSON object of sampling defaults (temperature, top_p, max_new_tokens, ...) that replace others");
   v("tool-call-parser", o.tool_call_parser,
     "syntax of the model's calls of tools: auto (as the chat template tells), none, or a name (tool-calls.md)");
   v("reasoning-parser", o.reasoning_parser,
@@ -116,7 +129,7 @@ void visit(V&& v, EngineOptions& o) {
     {"auto", "float32", "bfloat16", "float16"});
   v("quantization", o.quantization,
     "block format to quantize matrices to at load: none, q8_0, q4_0, q5_1, ...; fp8: fp8_e4m3 weights and 8-bit "
-    "activations");
+    "activations; awq, gptq and others: what the checkpoint must be");
   v("quantize-head", o.quantize_head, "also quantize the output head, which otherwise keeps its type");
   v("activation-quantization", o.activation_quantization,
     "rounding of inputs of matmuls with fp8_e4m3 weights (auto: as the checkpoint or --quantization fp8 says)",
@@ -178,6 +191,10 @@ void visit(V&& v, ServerOptions& o) {
   v("io-threads", o.io_threads, "threads for HTTP and text processing");
   v("strict", o.strict, "refuse requests with unknown fields instead of warning");
   v("log-level", o.log_level, "lowest level that is logged", {"debug", "info", "warning", "error", "off"});
+  v("log-format", o.log_format, "form of the log: lines of text, or lines of JSON", {"text", "json"});
+  v("log-requests", o.log_requests,
+    "log a line about each request at the level info: tokens, times, how it ended; never its texts");
+  v("api-docs", o.api_docs, "answer /docs and /openapi.json, which need no API key");
   v("allowed-hosts", o.allowed_hosts,
     "names accepted in the Host header besides local ones; *: any. Without it, any name unless bound to loopback");
   v("max-total-body-bytes", o.max_total_body_bytes,
@@ -190,7 +207,7 @@ void visit(V&& v, ServerOptions& o) {
     "threads that parse, render and tokenize requests (0: one per CPU, at least 2 and at most 16)");
 }
 
-// v(name, value, least, most) for each integer option that has a range.
+// v(name, value, least, most) for each integer option.
 template <class V>
 void visit_ranges(V&& v, const EngineOptions& o) {
   constexpr int64_t kInt = 2147483647, kBytes = int64_t{1} << 60;
@@ -204,6 +221,9 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("max-cpu-loras", o.max_cpu_loras, 0, kInt);
   v("max-lora-rank", o.max_lora_rank, 1, 1024);
   v("threads", o.threads, 0, 1024);
+  v("device", o.device, 0, 1023);
+  v("block-size", o.block_size, 8, 64);
+  v("seed", o.seed, INT64_MIN, INT64_MAX);
 }
 
 template <class V>

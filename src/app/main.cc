@@ -5,30 +5,33 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "cli/arguments.h"
+#include "cli/build_facts.h"
 #include "cli/command.h"
+#include "cli/usage_error.h"
 #include "sluice/error.h"
-#include "sluice/version.h"
 
 namespace {
 
-// Overwrites the values of --api-key in the command line, which other users of the machine can read. CLI11 has copied
-// them.
-void hide_api_keys(int argc, char** argv) {
-  constexpr std::string_view kFlag = "--api-key";
+constexpr int kUsage = 2;  // exit status after options that cannot be used
+
+// Overwrites secrets in the command line, which other users of the machine can read. They have been copied.
+void hide_secrets(int argc, char** argv, const std::vector<std::string>& secrets) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
-    char* value = nullptr;
-    if (word == kFlag && i + 1 < argc) {
-      value = argv[++i];
-    } else if (word.starts_with(kFlag) && word.substr(kFlag.size()).starts_with('=')) {
-      value = argv[i] + kFlag.size() + 1;
+    for (const std::string& secret : secrets) {
+      if (!secret.empty() && (word == secret || word.ends_with("=" + secret))) {
+        std::fill_n(argv[i] + word.size() - secret.size(), secret.size(), 'x');
+      }
     }
-    if (value != nullptr) std::fill_n(value, std::strlen(value), 'x');
   }
 }
 
@@ -45,7 +48,7 @@ int finish_output(int status) {
 int run(int argc, char** argv) {
   using sluice::cli::Command;
   CLI::App app{"Sluice runs and serves large language models."};
-  app.set_version_flag("--version", fmt::format("sluice {}", sluice::kVersion));
+  app.set_version_flag("--version", sluice::cli::build_facts);
   app.require_subcommand(1);
   std::function<int()> chosen;
   for (const Command* command : sluice::Registry<Command>::all()) {
@@ -53,11 +56,23 @@ int run(int argc, char** argv) {
     sub->callback([&chosen, run = command->declare(*sub)] { chosen = run; });
   }
   try {
-    app.parse(argc, argv);
-    hide_api_keys(argc, argv);
+    sluice::cli::CommandLine line = sluice::cli::read_arguments(app, {argv + 1, argv + argc});
+    hide_secrets(argc, argv, line.secrets);
+    for (const std::string& note : line.notes) fmt::print(stderr, "sluice: {}\n", note);
+    for (const auto& [name, value] : line.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    std::reverse(line.words.begin(), line.words.end());  // as CLI11 wants them
+    app.parse(std::move(line.words));
     return chosen();
   } catch (const CLI::ParseError& e) {
-    return app.exit(e);
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help and --version
+    fmt::print(stderr, "sluice: {}\n", e.what());
+    return kUsage;
+  } catch (const sluice::cli::UsageError& e) {
+    fmt::print(stderr, "sluice: {}\n", e.what());
+    return kUsage;
+  } catch (const sluice::Error& e) {
+    fmt::print(stderr, "sluice: {}\n", e.what());
+    return e.code == sluice::ErrorCode::kInvalidRequest ? kUsage : 1;
   } catch (const std::exception& e) {
     fmt::print(stderr, "sluice: {}\n", e.what());
     return 1;

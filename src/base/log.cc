@@ -6,6 +6,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "base/json.h"
 #include "sluice/error.h"
 
 namespace sluice::log {
@@ -40,7 +41,32 @@ std::string printable(std::string_view message) {
   return out;
 }
 
+bool json_lines = false;
+
+std::string text_of(const Field& field) {
+  if (const auto* text = std::get_if<std::string>(&field.value)) return *text;
+  if (const auto* number = std::get_if<int64_t>(&field.value)) return std::to_string(*number);
+  return fmt::format("{:.3f}", std::get<double>(field.value));
+}
+
+// The members of a line's object after time and level.
+std::string members(std::string_view message, std::span<const Field> fields) {
+  std::string out = fmt::format("\"message\":{}", dump_json(std::string(message)));
+  for (const Field& field : fields) {
+    const bool text = std::holds_alternative<std::string>(field.value);
+    out += fmt::format(",{}:{}", dump_json(std::string(field.name)),
+                       text ? dump_json(std::get<std::string>(field.value)) : text_of(field));
+  }
+  return out;
+}
+
 }  // namespace
+
+void set_format(Format format) {
+  json_lines = format == Format::kJson;
+  logger().set_pattern(json_lines ? "{\"time\":\"%Y-%m-%dT%H:%M:%S.%e\",\"level\":\"%l\",%v}"
+                                  : "%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
+}
 
 void set_level(Level level) { logger().set_level(kLevels[static_cast<int>(level)]); }
 
@@ -55,8 +81,13 @@ void set_level(std::string_view name) {
 
 bool enabled(Level level) { return logger().should_log(kLevels[static_cast<int>(level)]); }
 
-void write(Level level, std::string_view message) {
-  logger().log(kLevels[static_cast<int>(level)], printable(message));
+void write(Level level, std::string_view message, std::span<const Field> fields) {
+  if (!enabled(level)) return;
+  const spdlog::level::level_enum to = kLevels[static_cast<int>(level)];
+  if (json_lines) return logger().log(to, members(message, fields));
+  std::string line(message);
+  for (const Field& field : fields) line += fmt::format(" {}={}", field.name, text_of(field));
+  logger().log(to, printable(line));
 }
 
 }  // namespace sluice::log

@@ -1,11 +1,15 @@
 // Writes log lines to stderr: log::info("loaded {} tensors", n). Control characters in values are escaped, so no client
-// or checkpoint can forge a line. The level is info until set_level is called.
+// or checkpoint can forge a line. The level is info until set_level is called, and the lines are text until set_format
+// makes them JSON.
 #pragma once
 
 #include <fmt/core.h>
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 
 namespace sluice::log {
 
@@ -14,8 +18,17 @@ enum class Level { kDebug, kInfo, kWarning, kError, kOff };
 void set_level(Level level);
 // Accepts "debug", "info", "warning", "error" and "off". Throws Error(kInvalidRequest) for any other name.
 void set_level(std::string_view name);
+enum class Format { kText, kJson };
+void set_format(Format format);
+
+// A value beside the message: " name=value" in text, a member of the object in JSON.
+struct Field {
+  std::string_view name;
+  std::variant<std::string, int64_t, double> value;
+};
+
 bool enabled(Level level);
-void write(Level level, std::string_view message);
+void write(Level level, std::string_view message, std::span<const Field> fields = {});
 
 template <class... Args>
 void debug(fmt::format_string<Args...> format, Args&&... args) {

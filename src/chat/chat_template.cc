@@ -150,7 +150,13 @@ std::optional<ChatTemplate> ChatTemplate::from_config(const std::string& text, c
 }
 
 std::optional<ChatTemplate> ChatTemplate::choose(Sources sources, Json tokens, const std::string& given) {
-  if (!given.empty()) sources = {{"default", {read_text(given), given}}};
+  // A template in one line has marks that no file's name has.
+  const bool in_line = given.find("{{") != std::string::npos || given.find("{%") != std::string::npos;
+  if (in_line) {
+    sources = {{"default", {given, "--chat-template"}}};
+  } else if (!given.empty()) {
+    sources = {{"default", {read_text(given), given}}};
+  }
   const auto main = sources.find("default");
   const auto with_tools = sources.find("tool_use");
   if (main == sources.end() && with_tools == sources.end()) return std::nullopt;

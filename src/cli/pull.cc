@@ -84,6 +84,7 @@ const Registry<Command> registered{command};
 void make_local(EngineOptions& options) {
   options.model =
       options.model.empty() ? bundled_model() : fetch_model(options.model, download_options(options.allow_bin));
+  if (!options.tokenizer.empty()) options.tokenizer = local_text(options.tokenizer);
 }
 
 std::string local_text(const std::string& model) {

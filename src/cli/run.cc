@@ -179,7 +179,7 @@ std::function<int()> declare(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   app.add_option("model_and_prompt", a->words,
                  "MODEL PROMPT, or PROMPT for the bundled demo model; with --input, only MODEL")
-      ->expected(0, 2)
+      ->expected(1, 2)
       ->type_name("[MODEL] [PROMPT]");
   app.add_option("--input", a->input, "file of requests in OpenAI's batch format, one per line");
   app.add_option("--output", a->output, "file for the results in OpenAI's batch format");

@@ -34,20 +34,39 @@ void print_page_address(const ServerOptions& options, int port) {
   std::fflush(stdout);
 }
 
-void greet(const Arguments& a, const Engine& engine, int port) {
-  const std::string& model =
-      a.server.served_model_name.empty() ? engine.model().name : a.server.served_model_name.front();
+std::string cache_text(const ModelInfo& model) {
+  if (model.task != Task::kGenerate) return "none: texts are computed whole";
+  return fmt::format("{} tokens of {}", model.kv_cache_tokens, model.kv_cache_dtype);
+}
+
+// Six lines about what is served.
+void print_summary(const Arguments& a, const Engine& engine, int port) {
+  const ModelInfo& model = engine.model();
+  const std::string url = local_url(a.server, port);
+  const std::string& name = a.server.served_model_name.empty() ? model.name : a.server.served_model_name.front();
   fmt::print(
-      "Or try this:\n"
-      "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-      "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is 17 + 25?\"}}]}}'\n",
-      local_url(a.server, port), model);
+      "model:     {} ({}, {:.3g}B parameters)\n"
+      "backend:   {}\n"
+      "weights:   {}\n"
+      "context:   {} tokens\n"
+      "KV cache:  {}\n"
+      "addresses: {}/v1{}, {}/metrics\n",
+      name, model.family, static_cast<double>(model.parameters) / 1e9, model.backend, model.dtype, model.max_model_len,
+      cache_text(model), url, a.server.api_docs ? fmt::format(", {}/docs", url) : "", url);
+  if (model.has_chat_template) {
+    fmt::print(
+        "Or try this:\n"
+        "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is 17 + 25?\"}}]}}'\n",
+        url, name);
+  }
   std::fflush(stdout);
 }
 
 int serve(Arguments a) {
   server::open_standard_descriptors();
   log::set_level(a.server.log_level);
+  log::set_format(a.server.log_format == "json" ? log::Format::kJson : log::Format::kText);
   a.server.max_connections = server::fit_connections(a.server.max_connections);
   auto loading = std::make_unique<LoadingServer>(a.server);
   print_page_address(a.server, loading->port());
@@ -55,7 +74,7 @@ int serve(Arguments a) {
   const auto engine = load_engine(a.engine, [&](double share) { loading->progress(share); });
   Server server(*engine, a.server, loading->release());
   loading.reset();
-  greet(a, *engine, server.port());
+  print_summary(a, *engine, server.port());
   server.run();
   return engine->health().failed ? 1 : 0;
 }

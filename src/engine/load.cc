@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/bytes.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/registry.h"
 #include "engine/packed_cache.h"
@@ -52,8 +53,28 @@ DType parse_cache_dtype(const std::string& name, DType compute, const LoadPlan& 
               fmt::format("--kv-cache-dtype {}: backend {} does not support this cache type", name, backend.name));
 }
 
-DType parse_quantization(const std::string& name) {
-  if (name == "none") return nullptr;
+// Whether a name is a method that checkpoints are quantized with. Throws Error if this checkpoint has another one.
+bool names_method_of(const Config& config, const std::string& name) {
+  std::string wanted = name;
+  for (const std::string_view kernel : {"_marlin", "_triton", "_bitblas"}) {  // vLLM's names of kernels for a method
+    if (wanted.ends_with(kernel)) wanted.resize(wanted.size() - kernel.size());
+  }
+  constexpr std::string_view kMethods[] = {
+      "awq", "auto-round", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "gptq", "modelopt", "mxfp4", "quark"};
+  if (std::ranges::find(kMethods, wanted) == std::end(kMethods)) return false;
+  const Json* section = config.find("quantization_config");
+  const bool any = section != nullptr && section->is_object();
+  std::string found = any ? "bitsandbytes" : "none";  // older files of that library have no name
+  if (any && section->contains("quant_method") && (*section)["quant_method"].is_string()) {
+    found = (*section)["quant_method"].get<std::string>();
+  }
+  if (found == wanted) return true;
+  throw Error(ErrorCode::kInvalidRequest, fmt::format("--quantization {}: the checkpoint's method is {}", name, found),
+              "quantization", "");
+}
+
+DType parse_quantization(const std::string& name, const Config& config) {
+  if (name == "none" || names_method_of(config, name)) return nullptr;
   if (name == "fp8") return &quant::Fp8::kType;
   const DType type = find_dtype(name);
   if (type != nullptr && type->block_size > 1 && type->encode != nullptr) return type;
@@ -397,7 +418,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   plan.step_tokens = options.max_num_batched_tokens;
   if (plan.step_tokens == 0) plan.step_tokens = host_accessible ? 512 : 8192;
   plan.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*plan.checkpoint));
-  plan.quantization = parse_quantization(options.quantization);
+  plan.quantization = parse_quantization(options.quantization, plan.checkpoint->config);
   plan.fp8_activations = fp8_activations(options, *plan.checkpoint);
   plan.keep_types = options.dtype == "auto" && plan.checkpoint->keep_types;
   plan.kv_dtype = parse_cache_dtype(options.kv_cache_dtype, plan.dtype, plan);

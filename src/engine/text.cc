@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include "engine/sampling_defaults.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -56,7 +57,9 @@ AnswerSyntax find_answer_syntax(const EngineOptions& options, const std::optiona
 
 TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoint) {
   TextEnds ends{.tokenizer = load_tokenizer(options, checkpoint),
-                .chat_template = load_chat_template(options, checkpoint)};
+                .chat_template = load_chat_template(options, checkpoint),
+                .sampling = sampling_defaults(options, checkpoint.generation),
+                .template_kwargs = options.default_chat_template_kwargs};
   ends.syntax = find_answer_syntax(options, ends.chat_template);
   return ends;
 }

@@ -8,6 +8,7 @@
 #include "chat/chat_template.h"
 #include "formats/checkpoint.h"
 #include "sluice/options.h"
+#include "sluice/request.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice {
@@ -27,8 +28,10 @@ struct TextEnds {
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
   AnswerSyntax syntax{};
+  SamplingParams sampling{};      // defaults
+  std::string template_kwargs{};  // JSON object of variables that every conversation has; empty: none
 };
-// Loads tokenizer and template, and finds the syntaxes. Throws Error.
+// Loads tokenizer, template and defaults, and finds the syntaxes. Throws Error.
 TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoint);
 
 }  // namespace sluice

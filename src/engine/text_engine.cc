@@ -24,8 +24,7 @@ void describe_thoughts(ModelInfo& info, const ChatTemplate& chat_template) {
   }
 }
 
-ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& chat_template,
-                     const AnswerSyntax& syntax) {
+ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& chat_template, const TextEnds& text) {
   ModelInfo info;
   const Checkpoint& checkpoint = *plan.checkpoint;
   info.path = checkpoint.folder;
@@ -35,27 +34,22 @@ ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& ch
   info.backend = plan.backend->name;
   info.parameters = plan.parameters;
   info.max_model_len = plan.max_model_len;
+  info.kv_cache_tokens = static_cast<int64_t>(plan.blocks) * plan.block_size;
+  if (plan.kv_dtype != nullptr) info.kv_cache_dtype = plan.kv_dtype->name;
   info.vocab_size = plan.shape.vocab;
   info.eos_token_ids = checkpoint.generation.eos_token_ids;
   info.created = std::time(nullptr);
   info.has_chat_template = chat_template.has_value();
   if (chat_template) describe_thoughts(info, *chat_template);
-  if (syntax.tools != nullptr) info.tool_syntax = syntax.tools->name;
-  if (syntax.reasoning != nullptr) info.reasoning_syntax = syntax.reasoning->name;
+  if (text.syntax.tools != nullptr) info.tool_syntax = text.syntax.tools->name;
+  if (text.syntax.reasoning != nullptr) info.reasoning_syntax = text.syntax.reasoning->name;
   info.task = plan.task;
   info.vector_size = plan.task == Task::kGenerate ? 0 : plan.shape.width;
   info.matryoshka = plan.embedding.matryoshka;
   info.matryoshka_dimensions = plan.embedding.matryoshka_dimensions;
   info.prompts = plan.embedding.prompts;
   info.default_prompt = plan.embedding.default_prompt;
-  const GenerationConfig& g = checkpoint.generation;
-  SamplingParams& s = info.default_sampling;
-  s.temperature = g.temperature.value_or(s.temperature);
-  s.top_p = g.top_p.value_or(s.top_p);
-  s.top_k = g.top_k.value_or(s.top_k);
-  s.min_p = g.min_p.value_or(s.min_p);
-  s.repetition_penalty = g.repetition_penalty.value_or(s.repetition_penalty);
-  s.max_tokens = g.max_new_tokens;
+  info.default_sampling = text.sampling;
   return info;
 }
 
@@ -78,8 +72,9 @@ TextEngine::TextEngine(std::unique_ptr<ThreadPool> pool, LoadedModel loaded, Tex
       loaded_(std::move(loaded)),
       tokenizer_(std::move(text.tokenizer)),
       template_(std::move(text.chat_template)),
+      template_kwargs_(text.template_kwargs.empty() ? Json::object() : parse_json(text.template_kwargs)),
       reasoning_(text.syntax.reasoning),
-      info_(model_info(loaded_.plan, template_, text.syntax)) {}
+      info_(model_info(loaded_.plan, template_, text)) {}
 
 std::vector<TokenId> TextEngine::tokenize(std::string_view text, bool add_special_tokens) const {
   return tokenizer_->encode(text, add_special_tokens, {.most = pool_->threads()});
@@ -109,7 +104,8 @@ std::string TextEngine::render_chat(const ChatPrompt& chat) const {
   ChatInput input;
   input.messages = parse_json(chat.messages);
   if (!chat.tools.empty()) input.tools = parse_json(chat.tools);
-  if (!chat.template_kwargs.empty()) input.kwargs = parse_json(chat.template_kwargs);
+  input.kwargs = template_kwargs_;
+  if (!chat.template_kwargs.empty()) input.kwargs.update(parse_json(chat.template_kwargs));
   input.add_generation_prompt = chat.add_generation_prompt;
   return template_->render(input, std::chrono::system_clock::now());
 }

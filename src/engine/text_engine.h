@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/json.h"
 #include "chat/chat_template.h"
 #include "engine/load.h"
 #include "engine/text.h"
@@ -30,6 +31,7 @@ class TextEngine : public Engine {
   LoadedModel loaded_;
   const std::unique_ptr<Tokenizer> tokenizer_;
   const std::optional<ChatTemplate> template_;
+  const Json template_kwargs_;              // variables that every conversation has
   const ReasoningSyntax* const reasoning_;  // null: the model's thoughts are not looked for
   const ModelInfo info_;
 };

@@ -111,6 +111,7 @@ void Api::serve_json(const EndpointInfo& endpoint, const Json& body, const Calle
             .running = running_,
             .shared = shared_,
             .strict = options_.strict,
+            .log = options_.log_requests,
             .lora_root = options_.lora_root,
             .deadline = {},
             .model = {},

@@ -23,6 +23,7 @@ namespace sluice::server {
 
 struct ApiOptions {
   bool strict = false;                           // unknown fields are errors
+  bool log_requests = false;                     // a line about each request that asks an engine for work
   std::chrono::milliseconds request_timeout{0};  // longest life of a request; 0: none
   std::string lora_root = {};                    // folder of the adapters that requests may load; empty: none
 };

@@ -26,10 +26,14 @@ Headers Call::warnings() const {
   return {{"X-Sluice-Warning", "unknown fields ignored: " + names}};
 }
 
-void Call::generate(GenerationJob job) { Generation::start(model.engine, std::move(job), reply, running); }
+void Call::generate(GenerationJob job) {
+  if (log) job.log.emplace(request_id, model.name, arrived);
+  Generation::start(model.engine, std::move(job), reply, running);
+}
 
 void Call::embed(PoolingJob job) {
   job.dialect = endpoint.dialect;
+  if (log) job.log.emplace(request_id, model.name, arrived);
   PoolingCall::start(model.engine, std::move(job), reply, running);
 }
 
@@ -67,30 +71,38 @@ std::vector<DocumentedRow> documented_rows() {
   return rows;
 }
 
+// A part of a field's description, or nothing if there is nothing to say.
+std::string labelled(std::string_view label, std::string_view text) {
+  return text.empty() ? std::string() : fmt::format("; {}{}", label, text);
+}
+
 }  // namespace
 
 std::string parameters_markdown() {
   std::string out =
-      "| field | type | range | most items | most bytes | default | endpoints | meaning |\n"
-      "| --- | --- | --- | --- | --- | --- | --- | --- |\n";
+      "# Request parameters\n\nMade by `sluice docs parameters`, from the rows that validate requests. A bullet is a "
+      "field: its type, its limits and default, its meaning, and the endpoints that have it. Fields of the same name "
+      "differ between endpoints.\n\n";
   const std::vector<DocumentedRow> rows = documented_rows();
   for (const auto& [row, endpoints] : rows) {
     if (row->type == Parameter::Type::kUnsupported) continue;
-    out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |\n", row->name, type_text(*row), range_text(*row),
-                       items_text(*row), size_text(*row), row->fallback, endpoints, row->help);
+    out += fmt::format("- `{}` ({}{}{}{}{}): {} [{}]\n", row->name, type_text(*row), labelled("", range_text(*row)),
+                       labelled("most items ", items_text(*row)), labelled("most bytes ", size_text(*row)),
+                       labelled("default ", row->fallback), row->help, endpoints);
   }
   out +=
-      "\nThe following fields are known, and refused with the code `unsupported_parameter` unless their value asks for "
-      "nothing:\n\n| field | accepted | endpoints | instead |\n| --- | --- | --- | --- |\n";
+      "\n## Refused fields\n\nThe following fields are known, and refused with the code `unsupported_parameter` unless "
+      "their value asks for nothing:\n\n";
   for (const auto& [row, endpoints] : rows) {
     if (row->type != Parameter::Type::kUnsupported) continue;
-    out += fmt::format("| `{}` | {} | {} | {} |\n", row->name, accepted_text(*row), endpoints, row->help);
+    out += fmt::format("- `{}`{}{} [{}]\n", row->name, labelled(" accepted: ", accepted_text(*row)),
+                       row->help.empty() ? "" : fmt::format(". {}.", row->help), endpoints);
   }
-  out += "\nEndpoints:\n\n| name | method | paths | what it does |\n| --- | --- | --- | --- |\n";
+  out += "\n## Endpoints\n\n";
   for (const EndpointInfo* endpoint : Registry<EndpointInfo>::all()) {
     std::string paths;
     for (const std::string_view path : endpoint->paths) paths += fmt::format("{}`{}`", paths.empty() ? "" : ", ", path);
-    out += fmt::format("| {} | {} | {} | {} |\n", endpoint->name, endpoint->method, paths, endpoint->help);
+    out += fmt::format("- {}: {} {}: {}\n", endpoint->name, endpoint->method, paths, endpoint->help);
   }
   return out;
 }

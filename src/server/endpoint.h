@@ -33,7 +33,9 @@ struct Call {
   std::shared_ptr<HttpReply> reply;  // gets the answer
   std::shared_ptr<RunningGenerations> running;
   std::shared_ptr<SharedState> shared;
-  bool strict = false;         // unknown fields are errors
+  bool strict = false;  // unknown fields are errors
+  bool log = false;     // a line about the request when it ends
+  std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();
   std::string_view lora_root;  // see ApiOptions
   std::optional<std::chrono::steady_clock::time_point> deadline;
 
@@ -50,7 +52,7 @@ struct Call {
   Headers warnings() const;
 
   void send(HttpResponse response) { reply->send(std::move(response)); }
-  // Submit the job to the model's engine; the reply gets the answer.
+  // Submit the job to the model's engine; the reply gets the answer, and the log a line if it is wanted.
   void generate(GenerationJob job);
   void embed(PoolingJob job);
 };

@@ -52,7 +52,10 @@ Generation::Generation(std::shared_ptr<Engine> engine, GenerationJob job, std::s
   deadline_ = job_.chat ? job_.chat->request.deadline : job_.requests.front().deadline;
 }
 
-Generation::~Generation() { running_->remove(this); }
+Generation::~Generation() {
+  running_->remove(this);
+  if (job_.log) job_.log->write("abandoned");  // unless it is written
+}
 
 void Generation::start(std::shared_ptr<Engine> engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
                        const std::shared_ptr<RunningGenerations>& running) {
@@ -65,6 +68,7 @@ void Generation::start(std::shared_ptr<Engine> engine, GenerationJob job, std::s
   try {
     self->submit();
   } catch (...) {
+    if (self->job_.log) self->job_.log->write("refused");
     self->detach();  // the caller answers
     throw;
   }
@@ -174,6 +178,7 @@ void Generation::take(int prompt, Event event) {
   if (event.finish && event.finish->reason == FinishReason::kAbort) {
     return fail(aborted(deadline_));
   }
+  if (job_.log) job_.log->add(prompt, event);
   const bool last = event.last;
   std::string data = job_.format->on_event(prompt, std::move(event));
   if (job_.stream && !data.empty()) {
@@ -193,6 +198,7 @@ void Generation::take(int prompt, Event event) {
 
 void Generation::finish() {
   done_ = true;
+  if (job_.log) job_.log->write();
   const auto to = reply();
   if (to == nullptr) return;
   if (job_.stream) {
@@ -208,6 +214,7 @@ void Generation::fail(const ApiError& error) {
   if (done_) return;
   done_ = true;
   cancel();
+  if (job_.log) job_.log->write(error.code.empty() ? "error" : error.code);
   const auto to = reply();
   if (to == nullptr) return;
   if (streaming_) {

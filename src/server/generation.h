@@ -10,6 +10,7 @@
 
 #include "server/errors.h"
 #include "server/http/http.h"
+#include "server/request_log.h"
 #include "sluice/engine.h"
 
 namespace sluice::server {
@@ -33,6 +34,7 @@ struct GenerationJob {
   bool stream = false;
   std::unique_ptr<AnswerFormat> format;
   Headers headers;  // sent with the answer
+  std::optional<RequestLog> log = {};
 };
 
 // What the engine does for one client.

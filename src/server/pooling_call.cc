@@ -1,6 +1,8 @@
 // Turns one result into one answer.
 #include "server/pooling_call.h"
 
+#include <fmt/core.h>
+
 #include "base/log.h"
 
 namespace sluice::server {
@@ -13,7 +15,10 @@ PoolingCall::PoolingCall(std::shared_ptr<Engine> engine, PoolingJob job, std::sh
       deadline_(job_.request.deadline),
       reply_(std::move(reply)) {}
 
-PoolingCall::~PoolingCall() { running_->remove(this); }
+PoolingCall::~PoolingCall() {
+  running_->remove(this);
+  if (job_.log) job_.log->write("abandoned");  // unless it is written
+}
 
 void PoolingCall::start(std::shared_ptr<Engine> engine, PoolingJob job, std::shared_ptr<HttpReply> reply,
                         const std::shared_ptr<RunningGenerations>& running) {
@@ -26,6 +31,7 @@ void PoolingCall::start(std::shared_ptr<Engine> engine, PoolingJob job, std::sha
   try {
     self->submit();
   } catch (...) {
+    if (self->job_.log) self->job_.log->write("refused");
     self->detach();  // the caller answers
     throw;
   }
@@ -93,6 +99,10 @@ void PoolingCall::push(PoolingResult result) {
 }
 
 HttpResponse PoolingCall::response_to(const PoolingResult& result) {
+  if (job_.log) {
+    job_.log->add(result);
+    job_.log->write();
+  }
   if (result.reason == FinishReason::kError) {
     log::error("a request failed: {}", result.message);
     return to_response(server_fault(), *job_.dialect);
@@ -103,6 +113,7 @@ HttpResponse PoolingCall::response_to(const PoolingResult& result) {
 
 void PoolingCall::answer(const HttpResponse& response) {
   if (std::exchange(done_, true)) return;
+  if (job_.log) job_.log->write(fmt::format("status {}", response.status));  // unless it is written
   if (const auto to = reply()) to->send(response);
 }
 

@@ -19,6 +19,7 @@ struct PoolingJob {
   std::function<std::string(const PoolingResult&)> body;  // prints the answer
   Headers headers;
   const Dialect* dialect = nullptr;  // prints errors
+  std::optional<RequestLog> log = {};
 };
 
 class PoolingCall final : public RunningCall, public std::enable_shared_from_this<PoolingCall> {

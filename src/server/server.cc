@@ -13,6 +13,7 @@
 #include "server/gate.h"
 #include "server/http/server.h"
 #include "server/metrics.h"
+#include "server/openapi.h"
 #include "server/page/page.h"
 #include "server/startup.h"
 #include "server/transport_options.h"
@@ -46,8 +47,10 @@ HttpServerOptions with_listener(HttpServerOptions options, int listener) {
 }
 
 ApiOptions api_options(const ServerOptions& o) {
-  return {
-      .strict = o.strict, .request_timeout = std::chrono::milliseconds(o.request_timeout_ms), .lora_root = o.lora_root};
+  return {.strict = o.strict,
+          .log_requests = o.log_requests,
+          .request_timeout = std::chrono::milliseconds(o.request_timeout_ms),
+          .lora_root = o.lora_root};
 }
 
 }  // namespace
@@ -64,6 +67,7 @@ struct Server::Impl final : HttpHandler {
     router.add(own_routes());
     router.add(page_routes());
     router.add(api.routes());
+    if (o.api_docs) router.add(openapi_routes(router));
   }
 
   // HttpHandler

@@ -21,11 +21,11 @@ TEST(Parameters, EveryRowIsDocumented) {
   const std::string text = parameters_markdown();
   EXPECT_GE(endpoints().size(), 9u);
   for (const EndpointInfo* endpoint : endpoints()) {
-    EXPECT_NE(text.find(fmt::format("| {} | {} | `{}`", endpoint->name, endpoint->method, endpoint->paths[0])),
+    EXPECT_NE(text.find(fmt::format("- {}: {} `{}`", endpoint->name, endpoint->method, endpoint->paths[0])),
               std::string::npos);
     for (const std::span<const Parameter> group : endpoint->parameters) {
       for (const Parameter& row : group) {
-        EXPECT_NE(text.find(fmt::format("| `{}` |", row.name)), std::string::npos) << row.name;
+        EXPECT_NE(text.find(fmt::format("- `{}`", row.name)), std::string::npos) << row.name;
         if (row.type == Type::kUnsupported) continue;
         EXPECT_FALSE(row.help.empty()) << row.name;
         EXPECT_FALSE(row.fallback.empty()) << row.name;

@@ -101,7 +101,7 @@ asio::ssl::context make_tls(const HttpServerOptions& options) {
 
 tcp::acceptor listen(asio::io_context& io, const HttpServerOptions& options) {
   const auto fail = [&](const error_code& error) -> Error {
-    return Error(ErrorCode::kInvalidRequest,
+    return Error(ErrorCode::kInternal,
                  fmt::format("cannot listen on {} port {}: {}", options.host, options.port, error.message()), "port",
                  "");
   };

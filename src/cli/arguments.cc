@@ -1,0 +1,458 @@
+// Walks over command lines, configuration files and variables; see arguments.h.
+#include "cli/arguments.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <set>
+
+#include "base/json.h"
+#include "cli/config_file.h"
+#include "cli/foreign_options.h"
+#include "cli/suggest.h"
+#include "cli/usage_error.h"
+#include "sluice/error.h"
+
+namespace sluice::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+bool is_number(const std::string& word) {
+  return word.size() > 1 && (std::isdigit(static_cast<unsigned char>(word[1])) != 0 || word[1] == '.');
+}
+
+// "-" is a value by itself, for standard input.
+bool is_option(const std::string& word) { return word.size() > 1 && word[0] == '-' && !is_number(word); }
+
+bool is_flag(const CLI::Option& option) { return option.get_expected_max() == 0; }
+bool is_list(const CLI::Option& option) { return option.get_items_expected_max() > 1; }
+
+bool is_set(const std::string& variable) {
+  const char* value = variable.empty() ? nullptr : std::getenv(variable.c_str());
+  return value != nullptr && *value != '\0';
+}
+
+// vLLM's --device names a kind of device, ours is a number.
+bool names_kind(const std::string& device) { return device == "auto" || device == "cpu" || device == "cuda"; }
+
+// An option that was given, under our name.
+struct Given {
+  CLI::Option* option = nullptr;
+  Words words;                // for CLI11
+  bool took_several = false;  // values without an option's name before them
+};
+
+// Options from one source: the command line, a file, or variables.
+class Source {
+ public:
+  Source(CLI::App& command, CommandLine& out) : command_(command), out_(out) {}
+
+  // `place` names the source in errors; empty for the command line.
+  void read(const Words& words, const std::string& place = {}) {
+    place_ = place;
+    for (size_t i = 0; i < words.size();) {
+      if (words[i] == "--") {
+        positionals.insert(positionals.end(), words.begin() + static_cast<std::ptrdiff_t>(i) + 1, words.end());
+        return;
+      }
+      if (!is_option(words[i])) {
+        positionals.push_back(words[i++]);
+        continue;
+      }
+      i = read_option(words, i);
+    }
+  }
+
+  // Adds the objects that were built of dotted options.
+  void finish() {
+    for (auto& [option, value] : objects_)
+      given.push_back({option, {"--" + option->get_lnames()[0], dump_json(value)}});
+    objects_.clear();
+  }
+
+  bool has(const CLI::Option* option) const {
+    return std::ranges::any_of(given, [&](const Given& g) { return g.option == option; });
+  }
+
+  std::vector<Given> given;
+  Words positionals;
+  std::string model, revision, config;
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const {
+    throw UsageError(place_.empty() ? message : fmt::format("{}: {}", place_, message));
+  }
+
+  bool knows_foreign() const { return command_.get_option_no_throw("--max-model-len") != nullptr; }
+  CLI::Option* own(const std::string& name) const { return command_.get_option_no_throw(name); }
+
+  // Returns the index after the option at words[at] and its values.
+  size_t read_option(const Words& words, size_t at) {
+    word_ = words[at];
+    inline_.reset();
+    path_.clear();
+    if (const size_t equals = word_.find('='); equals != std::string::npos) {
+      inline_ = word_.substr(equals + 1);
+      word_.resize(equals);
+    }
+    std::string name = word_;
+    if (name.starts_with("--")) std::ranges::replace(name, '_', '-');
+    if (const size_t dot = name.find('.'); dot != std::string::npos && name.starts_with("--")) {
+      path_ = word_.substr(dot + 1);  // its underscores count
+      name.resize(dot);
+    }
+    next_ = at + 1;
+    CLI::Option* option = own(name);
+    const ForeignOption* foreign = knows_foreign() ? find_foreign(name) : nullptr;
+    const bool ours = option != nullptr && !(name == "--device" && names_kind(value_ahead(words)));
+    if (ours && (foreign == nullptr || foreign->kind != ForeignOption::Kind::kWorks || is_flag(*option) ||
+                 "--" + std::string(foreign->to) != name)) {
+      read_own(*option, name, words);
+    } else if (foreign != nullptr) {
+      read_foreign(*foreign, false, words);
+    } else if (const ForeignOption* flag = negated(name)) {
+      read_foreign(*flag, true, words);
+    } else if (const std::string attached = name.substr(0, 2);
+               !name.starts_with("--") && knows_foreign() && attached == "-O") {
+      inline_ = name.substr(2);
+      word_ = attached;
+      read_foreign(*find_foreign("-O"), false, words);
+    } else if (!name.starts_with("--") && own(attached) != nullptr) {
+      given.push_back({own(attached), {words[at]}});
+    } else {
+      fail(unknown(name));
+    }
+    return next_;
+  }
+
+  const ForeignOption* negated(const std::string& name) const {
+    if (!name.starts_with("--no-") || !knows_foreign()) return nullptr;
+    const ForeignOption* found = find_foreign("--" + name.substr(5));
+    return found != nullptr && found->takes == ForeignOption::Takes::kFlag ? found : nullptr;
+  }
+
+  std::string unknown(const std::string& name) const {
+    Words names;
+    for (const CLI::Option* option : std::as_const(command_).get_options()) {
+      for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+    }
+    if (knows_foreign()) {
+      for (const ForeignOption& row : vllm_options()) names.push_back("--" + std::string(row.name));
+      for (const ForeignOption& row : llama_options()) names.push_back("--" + std::string(row.name));
+    }
+    std::string path = command_.get_name();
+    for (const CLI::App* app = command_.get_parent(); app != nullptr; app = app->get_parent()) {
+      path = (app->get_name().empty() ? "sluice" : app->get_name()) + " " + path;
+    }
+    return fmt::format("unknown option '{}'{} (`{} --help` lists all)", name, suggestion(name, names), path);
+  }
+
+  std::string value_ahead(const Words& words) const {
+    return inline_ ? *inline_ : next_ < words.size() ? words[next_] : std::string();
+  }
+
+  std::string take_value(const Words& words) {
+    if (inline_) return *inline_;
+    const bool missing =
+        next_ >= words.size() || words[next_] == "--" ||
+        (words[next_].starts_with("--") && (own(words[next_]) != nullptr || find_foreign(words[next_]) != nullptr));
+    if (missing) fail(fmt::format("{}: needs a value", word_));
+    return words[next_++];
+  }
+
+  // One value, or all words up to the next option.
+  Words take_values(const Words& words) {
+    Words values{take_value(words)};
+    if (inline_) return values;
+    while (next_ < words.size() && !is_option(words[next_]) && words[next_] != "--") values.push_back(words[next_++]);
+    return values;
+  }
+
+  void read_own(CLI::Option& option, const std::string& name, const Words& words) {
+    if (!path_.empty()) fail(fmt::format("{}.{}: the option is not a JSON object", name, path_));
+    if (is_flag(option)) {
+      given.push_back({&option, {inline_ ? fmt::format("{}={}", name, *inline_) : name}});
+    } else {
+      add(option, name, take_value(words));
+    }
+  }
+
+  void add(CLI::Option& option, const std::string& name, std::string value) {
+    if (name == "--config") {
+      config = std::move(value);
+      return;
+    }
+    if (name == "--api-key") out_.secrets.push_back(value);
+    if (is_list(option) && value.starts_with('[') && name != "--api-key") {
+      for (std::string& item : json_list(value)) given.push_back({&option, {name, std::move(item)}});
+      return;
+    }
+    given.push_back({&option, {name, std::move(value)}});
+  }
+
+  Words json_list(const std::string& text) const {
+    try {
+      return parse_json(text).get<Words>();
+    } catch (const std::exception&) {
+      fail(fmt::format("{}: '{}' is not a JSON array of strings", word_, text));
+    }
+  }
+
+  void read_foreign(const ForeignOption& row, bool negative, const Words& words) {
+    using enum ForeignOption::Takes;
+    if (!path_.empty() && row.takes != kJson) fail(fmt::format("{}: the option is not a JSON object", word_));
+    Words values;
+    switch (row.takes) {
+      case kFlag:
+        values = {flag_value(negative)};
+        break;
+      case kList:
+        values = take_values(words);
+        break;
+      case kOptional:
+        values = {optional_value(words)};
+        break;
+      default:
+        values = {take_value(words)};
+    }
+    if (row.kind != ForeignOption::Kind::kWorks) return settle(row, values);
+    apply(row, values);
+  }
+
+  std::string flag_value(bool negative) const {
+    const std::string given = inline_.value_or("true");
+    const bool on = given == "true" || given == "True" || given == "1" || given == "on";
+    if (!on && given != "false" && given != "False" && given != "0" && given != "off") {
+      fail(fmt::format("{}: '{}' is not a value of a flag (expected true or false)", word_, given));
+    }
+    return on != negative ? "on" : "off";
+  }
+
+  std::string optional_value(const Words& words) {
+    constexpr std::string_view kKnown[] = {"on", "off", "auto", "true", "false", "0", "1"};
+    const std::string ahead = value_ahead(words);
+    const bool known = std::ranges::find(kKnown, ahead) != std::end(kKnown) || ahead.starts_with("hf_");
+    if (!inline_ && !known) return {};
+    return take_value(words);
+  }
+
+  // An option that changes nothing, or that cannot be had.
+  void settle(const ForeignOption& row, const Words& values) {
+    std::string shown = word_;
+    if (!path_.empty() || row.takes != ForeignOption::Takes::kFlag) {
+      for (const std::string& value : values) shown += (value.empty() ? "" : " ") + value;
+    }
+    const bool neutral = std::ranges::all_of(values, [&](const std::string& v) { return is_neutral(row, v); });
+    if (row.kind == ForeignOption::Kind::kRefused && !(neutral && path_.empty())) {
+      fail(fmt::format("{}: not supported: {}", shown, row.text));
+    }
+    out_.notes.push_back(row.kind == ForeignOption::Kind::kRefused
+                             ? fmt::format("{}: nothing to do, it is always so", shown)
+                             : fmt::format("{}: nothing to do: {}", shown, row.text));
+  }
+
+  void apply(const ForeignOption& row, Words& values) {
+    if (row.to == "hf-token" || row.to == "download-dir") return set_variable(row, values[0]);
+    if (row.to == "model") {
+      (row.name == "revision" ? revision : model) = values[0];
+      return;
+    }
+    std::string to(row.to.substr(0, row.to.find('=')));
+    CLI::Option* option = own("--" + to);
+    if (option == nullptr) fail(fmt::format("{}: `sluice {}` has no --{}", word_, command_.get_name(), to));
+    if (row.to.find('=') != std::string_view::npos) {
+      if (values[0] == "on") given.push_back({option, {"--" + to, std::string(row.to.substr(to.size() + 1))}});
+      return;
+    }
+    if (row.takes == ForeignOption::Takes::kJson) return add_json(*option, values[0]);
+    for (std::string& value : values) {
+      const bool given_empty = value.empty();
+      if (row.convert != nullptr) value = row.convert(value);
+      if (value.empty() && !given_empty) continue;  // the default
+      if (is_flag(*option)) {
+        given.push_back({option,
+                         {fmt::format("--{}={}", to,
+                                      value == "on"    ? "true"
+                                      : value == "off" ? "false"
+                                                       : value)}});
+      } else {
+        add(*option, "--" + to, value);
+      }
+    }
+    if (values.size() > 1) given.back().took_several = true;
+  }
+
+  void set_variable(const ForeignOption& row, const std::string& value) {
+    if (value.empty() || value == "true") return;  // --hf-token alone: the token of the environment or of the cache
+    if (row.to == "hf-token") out_.secrets.push_back(value);
+    out_.environment.emplace_back(row.to == "hf-token" ? "HF_TOKEN" : "HF_HUB_CACHE", value);
+  }
+
+  // --name '{"a": 1}' or --name.a 1; a '+' after the last key appends to a list.
+  void add_json(CLI::Option& option, const std::string& text) {
+    Json value;
+    try {
+      value = parse_json(text);
+    } catch (const Error& e) {
+      if (path_.empty()) fail(fmt::format("{}: expected a JSON object: {}", word_, e.what()));
+      value = text;
+    }
+    auto found = std::ranges::find(objects_, &option, &std::pair<CLI::Option*, Json>::first);
+    if (found == objects_.end()) found = objects_.insert(found, {&option, Json::object()});
+    if (path_.empty()) {
+      if (!value.is_object()) fail(fmt::format("{}: expected a JSON object", word_));
+      for (const auto& [key, item] : value.items()) found->second[key] = item;
+      return;
+    }
+    Json* at = &found->second;
+    std::string rest = path_;
+    for (size_t dot = rest.find('.'); dot != std::string::npos; dot = rest.find('.')) {
+      at = &(*at)[rest.substr(0, dot)];
+      if (!at->is_null() && !at->is_object()) fail(fmt::format("{}: a part of the name is not an object", word_));
+      rest.erase(0, dot + 1);
+    }
+    if (!rest.ends_with('+')) {
+      (*at)[rest] = std::move(value);
+      return;
+    }
+    Json& list = (*at)[rest.substr(0, rest.size() - 1)];
+    if (!list.is_null() && !list.is_array()) fail(fmt::format("{}: is not a list", word_));
+    list.push_back(std::move(value));
+  }
+
+  CLI::App& command_;
+  CommandLine& out_;
+  std::string place_;
+  std::vector<std::pair<CLI::Option*, Json>> objects_;
+  // The option that is being read.
+  std::string word_, path_;
+  std::optional<std::string> inline_;
+  size_t next_ = 0;
+};
+
+// Puts the sources of one command together.
+class Assembly {
+ public:
+  Assembly(CLI::App& command, CommandLine& out) : command_(command), out_(out), line_(command, out) {}
+
+  void read(const Words& words) {
+    line_.read(words);
+    line_.finish();
+    Source file(command_, out_);
+    read_file(file);
+    Source variables(command_, out_);
+    if (command_.get_name() == "serve") read_variables(variables, file);
+    choose_model(file, variables);
+    for (const Source* lower : {&variables, &file}) {
+      for (const Given& given : lower->given) {
+        const bool stands = !line_.has(given.option) && !is_set(given.option->get_envname()) &&
+                            !(lower == &variables && file.has(given.option));
+        if (stands) append(given.words);
+      }
+    }
+    for (const Given& given : line_.given) append(given.words);
+    if (!line_.positionals.empty()) out_.words.emplace_back("--");
+    append(line_.positionals);
+  }
+
+ private:
+  void append(const Words& words) { out_.words.insert(out_.words.end(), words.begin(), words.end()); }
+
+  void read_file(Source& file) {
+    std::string path = line_.config;
+    if (path.empty() && command_.get_option_no_throw("--config") != nullptr && is_set("SLUICE_CONFIG")) {
+      path = std::getenv("SLUICE_CONFIG");
+    }
+    if (path.empty()) return;
+    for (const ConfigEntry& entry : read_config_file(path)) {
+      file.read({entry.word}, entry.place);
+      if (!file.config.empty()) throw UsageError(entry.place + ": a configuration file cannot name another one");
+    }
+    file.finish();
+  }
+
+  void read_variables(Source& variables, const Source& file) {
+    for (const ForeignVariable& variable : foreign_variables()) {
+      const std::string name(variable.name);
+      if (!is_set(name)) continue;
+      const std::string value = std::getenv(name.c_str());
+      const Words words =
+          variable.convert != nullptr ? variable.convert(value) : Words{fmt::format("--{}={}", variable.to, value)};
+      const size_t before = variables.given.size();
+      variables.read(words, name);
+      const bool used = std::any_of(
+          variables.given.begin() + static_cast<std::ptrdiff_t>(before), variables.given.end(), [&](const Given& g) {
+            return !line_.has(g.option) && !file.has(g.option) && !is_set(g.option->get_envname());
+          });
+      if (used) out_.notes.push_back(fmt::format("{} sets --{}", name, variable.to));
+    }
+    variables.finish();
+  }
+
+  // A model is the positional argument, --model or, where neither is given, in the file or in a variable.
+  void choose_model(const Source& file, const Source& variables) {
+    const bool takes_model = command_.get_option_no_throw("model") != nullptr;
+    Words& positionals = line_.positionals;
+    std::string model = line_.model;
+    if (takes_model && positionals.empty() && model.empty() && file.model.empty()) take_last_word();
+    if (takes_model && !model.empty() && !positionals.empty()) {
+      throw UsageError(fmt::format("the model is given twice: '{}' and '{}'", positionals[0], model));
+    }
+    if (model.empty() && positionals.size() < (takes_model ? 1u : 2u)) {
+      model = file.model.empty() ? variables.model : file.model;
+    }
+    if (!model.empty()) positionals.insert(positionals.begin(), model);
+    const std::string revision = line_.revision.empty() ? file.revision : line_.revision;
+    if (revision.empty()) return;
+    if (positionals.empty()) throw UsageError("--revision: needs a model, org/name");
+    if (positionals[0].find(':') != std::string::npos) {
+      throw UsageError(fmt::format("--revision: the model '{}' names a revision or a type itself", positionals[0]));
+    }
+    positionals[0] += ":" + revision;
+  }
+
+  // `--served-model-name NAME MODEL`: the last word after a list of several is the model.
+  void take_last_word() {
+    const auto last = std::ranges::find_if(line_.given, &Given::took_several);
+    if (last == line_.given.end()) return;
+    line_.positionals.push_back(last->words.back());
+    line_.given.erase(last);
+  }
+
+  CLI::App& command_;
+  CommandLine& out_;
+  Source line_;
+};
+
+}  // namespace
+
+CommandLine read_arguments(CLI::App& program, const std::vector<std::string>& words) {
+  CommandLine out;
+  CLI::App* command = &program;
+  size_t at = 0;
+  std::string path = "sluice";
+  for (; at < words.size() && !is_option(words[at]); ++at) {
+    const auto below = command->get_subcommands([](CLI::App*) { return true; });
+    if (below.empty()) break;
+    const auto found = std::ranges::find_if(below, [&](const CLI::App* app) { return app->get_name() == words[at]; });
+    if (found == below.end()) {
+      Words names;
+      for (const CLI::App* app : below) names.push_back(app->get_name());
+      throw UsageError(fmt::format("unknown command '{} {}'{} (`{} --help` lists all)", path, words[at],
+                                   suggestion(words[at], names), path));
+    }
+    command = *found;
+    path += " " + words[at];
+    out.words.push_back(words[at]);
+  }
+  Assembly(*command, out).read(Words(words.begin() + static_cast<std::ptrdiff_t>(at), words.end()));
+  std::set<std::string> seen;
+  std::erase_if(out.notes, [&](const std::string& note) { return !seen.insert(note).second; });
+  return out;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,488 @@
+// The options of `vllm serve`, in the order of vLLM's own help, and what becomes of each.
+#include <fmt/core.h>
+
+#include "base/json.h"
+#include "cli/foreign_options.h"
+#include "cli/usage_error.h"
+#include "ops/device.h"
+#include "sluice/error.h"
+
+namespace sluice::cli {
+namespace {
+
+using enum ForeignOption::Kind;
+using enum ForeignOption::Takes;
+
+constexpr std::string_view kOneProcess = "one process serves the model; start one server per device behind a balancer";
+constexpr std::string_view kOneDevice =
+    "one device computes the model; choose it with --device, or make the model smaller with --quantization";
+constexpr std::string_view kExperts = "one device holds all experts; --quantization makes them smaller";
+constexpr std::string_view kText = "models read text only; leave the option out";
+constexpr std::string_view kNoImages = "there are no images, audio or video to process";
+constexpr std::string_view kNoPython = "there is no Python to load; leave the option out";
+constexpr std::string_view kKernels = "the backend chooses its kernels; --backend chooses the backend";
+constexpr std::string_view kNoCompiler = "kernels are compiled with the program, and graphs are captured as needed";
+constexpr std::string_view kOverlap = "the backend overlaps work by itself; leave the option out";
+constexpr std::string_view kGrammar = "one engine makes all grammars (structured-output.md)";
+constexpr std::string_view kSpeculation = "speculative decoding is not built in; leave the option out";
+constexpr std::string_view kTransfer = "caches and weights stay in one process; leave the option out";
+constexpr std::string_view kOffload =
+    "weights stay on the device; --packed-cache maps them from a file on a CPU, --quantization makes them smaller";
+constexpr std::string_view kStates = "states of recurrent layers have the type and the blocks that their kernels need";
+constexpr std::string_view kAdapters = "leave the option out; adapters.md says what adapters may change";
+constexpr std::string_view kNoPool = "tokenizing runs on --worker-threads threads; leave the option out";
+
+std::string float_type(const std::string& value) {
+  return value == "half" ? "float16" : value == "float" ? "float32" : value;
+}
+
+std::string model_length(const std::string& value) { return value == "auto" || value == "-1" ? "0" : value; }
+
+std::string task_name(const std::string& value) {
+  if (value == "embedding") return "embed";
+  if (value == "classify" || value == "reward" || value == "rerank") return "score";
+  return value;
+}
+
+std::string converted_task(const std::string& value) {
+  return value == "none" || value == "auto" ? "" : value == "classify" || value == "reward" ? "score" : value;
+}
+
+std::string runner_task(const std::string& value) {
+  if (value != "pooling") return value == "auto" ? "" : value;
+  throw UsageError("--runner pooling: give --task embed or --task score instead");
+}
+
+std::string opposite(const std::string& value) { return value == "on" ? "off" : "on"; }
+
+std::string log_level(const std::string& value) {
+  return value == "trace" ? "debug" : value == "critical" ? "error" : value;
+}
+
+std::string milliseconds(const std::string& value) {
+  size_t end = 0;
+  double seconds = -1;
+  try {
+    seconds = std::stod(value, &end);
+  } catch (const std::exception&) {
+  }
+  if (end != value.size() || !(seconds >= 0 && seconds <= 86'400)) {
+    throw UsageError(fmt::format("--shutdown-timeout: {} is out of range (expected 0 to 86400 seconds)", value));
+  }
+  return std::to_string(static_cast<int64_t>(seconds * 1000));
+}
+
+// vLLM writes an adapter as name=folder or as {"name": ..., "path": ...}.
+std::string adapter(const std::string& value) {
+  if (!value.starts_with('{')) return value;
+  try {
+    const Json json = parse_json(value);
+    return json.at("name").get<std::string>() + "=" + json.at("path").get<std::string>();
+  } catch (const std::exception&) {
+    throw UsageError(fmt::format(
+        R"(--lora-modules: '{}' is not an adapter (expected name=folder or {{"name": NAME, "path": FOLDER}}))", value));
+  }
+}
+
+// The backend's name, for vLLM's kinds of devices.
+std::string device_backend(const std::string& value) {
+  if (value == "auto") return "";
+  if (value == "cpu") return std::string(ops::select_host_backend().name);
+  return value;
+}
+
+std::string torch_files(const std::string& value) {
+  if (value == "pt") return "true";
+  if (value == "auto" || value == "safetensors" || value == "hf" || value == "gguf") return "";
+  throw UsageError(
+      fmt::format("--load-format: '{}' is not supported (expected one of: auto, hf, safetensors, gguf, pt)", value));
+}
+
+std::string sampling_source(const std::string& value) {
+  if (value == "auto" || value == "vllm" || value == "none") return value == "vllm" ? "none" : value;
+  throw UsageError("--generation-config: a folder is not supported; give the values with --override-generation-config");
+}
+
+constexpr ForeignOption kOptions[] = {
+    // The command
+    {"model", kValue, kWorks, "model", "the same as the argument MODEL"},
+    {"config", kValue, kWorks, "config", ""},
+    {"headless", kFlag, kRefused, "", kOneProcess, "", "off"},
+    {"api-server-count", kValue, kNothing, "", "--io-threads and --worker-threads divide the work", "-asc"},
+    {"grpc", kFlag, kRefused, "", "use HTTP, which all clients speak", "", "off"},
+    {"tokens-only", kFlag, kRefused, "", "prompts of /v1/completions may be token ids", "", "off"},
+
+    // The server
+    {"host", kValue, kWorks, "host", "the default is 127.0.0.1, where vLLM listens on all addresses"},
+    {"port", kValue, kWorks, "port", ""},
+    {"uds", kValue, kRefused, "", "listen on 127.0.0.1 (--host), which only this machine reaches"},
+    {"data-parallel-supervisor-port", kValue, kRefused, "", kOneProcess},
+    {"dp-supervisor-probe-interval-s", kValue, kRefused, "", kOneProcess},
+    {"dp-supervisor-probe-timeout-s", kValue, kRefused, "", kOneProcess},
+    {"dp-supervisor-probe-failure-threshold", kValue, kRefused, "", kOneProcess},
+    {"uvicorn-log-level", kValue, kWorks, "log-level", "trace is debug, critical is error", "", "", log_level},
+    {"disable-uvicorn-access-log", kFlag, kNothing, "", "HTTP requests are logged at the level debug only"},
+    {"disable-access-log-for-endpoints", kValue, kNothing, "", "HTTP requests are logged at the level debug only"},
+    {"allow-credentials", kFlag, kRefused, "", "keys travel in headers; the server uses no cookies", "", "off"},
+    {"allowed-origins", kList, kWorks, "allowed-origins", "no origin is allowed by default, in vLLM all are"},
+    {"allowed-methods", kList, kNothing, "", "each route allows the methods that it has"},
+    {"allowed-headers", kList, kNothing, "", "the headers that clients' libraries send are allowed"},
+    {"api-key", kList, kWorks, "api-key", "every route but /health, /ping and the web page then needs a key"},
+    {"ssl-keyfile", kValue, kWorks, "ssl-keyfile", ""},
+    {"ssl-certfile", kValue, kWorks, "ssl-certfile", ""},
+    {"ssl-ca-certs", kValue, kRefused, "", "put a proxy that checks clients' certificates in front"},
+    {"ssl-cert-reqs", kValue, kRefused, "", "put a proxy that checks clients' certificates in front", "", "0"},
+    {"ssl-ciphers", kValue, kRefused, "", "TLS 1.2 or newer with forward secrecy is used; leave the option out"},
+    {"enable-ssl-refresh", kFlag, kRefused, "", "restart the server after a certificate changed", "", "off"},
+    {"root-path", kValue, kRefused, "", "let the proxy remove the prefix from the path"},
+    {"middleware", kList, kRefused, "", kNoPython},
+    {"enable-request-id-headers", kFlag, kNothing, "", "every answer has the header X-Request-Id"},
+    {"disable-frontend-multiprocessing", kFlag, kNothing, "", "the server is one process"},
+    {"h11-max-incomplete-event-size", kValue, kWorks, "max-header-bytes", ""},
+    {"h11-max-header-count", kValue, kRefused, "", "--max-header-bytes limits a header", "", "256"},
+    {"shutdown-timeout", kValue, kWorks, "shutdown-timeout-ms", "in seconds", "", "", milliseconds},
+
+    // Requests and answers
+    {"lora-modules", kList, kWorks, "lora-modules", "", "", "", adapter},
+    {"chat-template", kValue, kWorks, "chat-template", "a file, or the template itself in one line"},
+    {"chat-template-content-format", kValue, kRefused, "", "the template tells the format", "", "auto"},
+    {"trust-request-chat-template", kFlag, kRefused, "", "give the template with --chat-template", "", "off"},
+    {"default-chat-template-kwargs", kJson, kWorks, "default-chat-template-kwargs", ""},
+    {"response-role", kValue, kRefused, "", "answers have the role assistant", "", "assistant"},
+    {"return-tokens-as-token-ids", kFlag, kRefused, "", "logprobs have the bytes of each token", "", "off"},
+    {"enable-auto-tool-choice", kFlag, kWorks, "enable-auto-tool-choice", ""},
+    {"exclude-tools-when-tool-choice-none", kFlag, kRefused, "", "leave 'tools' out of such requests", "", "off"},
+    {"tool-call-parser", kValue, kWorks, "tool-call-parser", "by default, the chat template tells the syntax"},
+    {"tool-parser-plugin", kValue, kRefused, "", kNoPython},
+    {"tool-server", kValue, kRefused, "", "clients run the tools"},
+    {"log-config-file", kValue, kRefused, "", "use --log-level and --log-format"},
+    {"max-log-len", kValue, kNothing, "", "texts of requests are never logged"},
+    {"enable-prompt-tokens-details", kFlag, kNothing, "", "usage always has prompt_tokens_details"},
+    {"enable-per-request-metrics", kFlag, kRefused, "", "read the histograms of /metrics", "", "off"},
+    {"enable-server-load-tracking", kFlag, kNothing, "", "/load always answers"},
+    {"enable-force-include-usage", kFlag, kRefused, "", "send stream_options.include_usage", "", "off"},
+    {"enable-tokenizer-info-endpoint", kFlag, kRefused, "", "POST /tokenize answers for texts", "", "off"},
+    {"enable-log-outputs", kFlag, kRefused, "", "texts of answers are never logged", "", "off"},
+    {"enable-log-deltas", kFlag, kNothing, "", "texts of answers are never logged"},
+    {"log-error-stack", kFlag, kNothing, "", "errors of the server are always logged"},
+    {"cohere-is-reasoning-model", kFlag, kRefused, "", "Cohere's chat API is not served", "", "on"},
+    {"cohere-format", kValue, kRefused, "", "the chat template of the model is used"},
+    {"fingerprint-mode", kValue, kRefused, "", "answers have no configurable fingerprint", "", "full none"},
+    {"fingerprint-value", kValue, kRefused, "", "answers have no configurable fingerprint"},
+    {"enable-flash-late-interaction", kFlag, kNothing, "", "scores are computed by the engine"},
+
+    // Model
+    {"runner", kValue, kWorks, "task", "pooling is refused: --task says which", "", "", runner_task},
+    {"convert", kValue, kWorks, "task", "classify is score", "", "", converted_task},
+    {"task", kValue, kWorks, "task", "classify and reward are score", "", "", task_name},
+    {"tokenizer", kValue, kWorks, "tokenizer", "a folder, a file or org/name"},
+    {"tokenizer-mode", kValue, kRefused, "", "the files of the model tell the tokenizer", "", "auto hf slow"},
+    {"trust-remote-code", kFlag, kNothing, "", "no code of a model is ever run"},
+    {"dtype", kValue, kWorks, "dtype", "half is float16, float is float32", "", "", float_type},
+    {"seed", kValue, kWorks, "seed", ""},
+    {"hf-config-path", kValue, kRefused, "", "put config.json into the model's folder"},
+    {"allowed-local-media-path", kValue, kRefused, "", kText},
+    {"allowed-media-domains", kList, kRefused, "", kText},
+    {"revision", kValue, kWorks, "model", "MODEL is then org/name:REVISION"},
+    {"code-revision", kValue, kNothing, "", "no code of a model is ever run"},
+    {"tokenizer-revision", kValue, kRefused, "", "give --tokenizer org/name:REVISION"},
+    {"rope-scaling", kJson, kRefused, "", "set rope_scaling in the model's config.json", "", "{}"},
+    {"rope-theta", kValue, kRefused, "", "set rope_theta in the model's config.json"},
+    {"max-model-len", kValue, kWorks, "max-model-len", "auto and -1 are 0", "", "", model_length},
+    {"quantization", kValue, kWorks, "quantization", "the checkpoint's method, or a format to convert to", "-q"},
+    {"quantization-config", kJson, kRefused, "", "the checkpoint tells its quantization", "", "{}"},
+    {"quantization-param-path", kValue, kRefused, "", "scales are read from the checkpoint"},
+    {"allow-deprecated-quantization", kFlag, kNothing, "", "checkpoints.md lists the methods that are read"},
+    {"enforce-eager", kFlag, kNothing, "", "nothing is compiled; answers are the same with and without graphs"},
+    {"enable-return-routed-experts", kFlag, kRefused, "", "chosen experts are not reported", "", "off"},
+    {"max-logprobs", kValue, kRefused, "", "requests may ask for up to 20; clients can ask for fewer", "", "20"},
+    {"logprobs-mode", kValue, kRefused, "", "logprobs are those before penalties", "", "raw_logprobs"},
+    {"disable-sliding-window", kFlag, kRefused, "", "--max-model-len limits the context to the window", "", "off"},
+    {"disable-cascade-attn", kFlag, kNothing, "", "attention never depends on other requests"},
+    {"skip-tokenizer-init", kFlag, kRefused, "", "the server needs the tokenizer; prompts may be ids", "", "off"},
+    {"enable-prompt-embeds", kFlag, kRefused, "", "prompts are text or token ids", "", "off"},
+    {"served-model-name", kList, kWorks, "served-model-name", ""},
+    {"config-format", kValue, kRefused, "", "config.json or GGUF is read", "", "auto hf"},
+    {"hf-token", kOptional, kWorks, "hf-token", "the same as the variable HF_TOKEN"},
+    {"hf-overrides", kJson, kRefused, "", "change the model's config.json", "", "{}"},
+    {"pooler-config", kJson, kRefused, "", "the checkpoint tells the pooling (embeddings.md)", "", "{}"},
+    {"override-pooler-config", kJson, kRefused, "", "the checkpoint tells the pooling (embeddings.md)", "", "{}"},
+    {"logits-processor-pattern", kValue, kRefused, "", kNoPython},
+    {"logits-processors", kList, kRefused, "", kNoPython},
+    {"io-processor-plugin", kValue, kRefused, "", kNoPython},
+    {"generation-config", kValue, kWorks, "generation-config", "vllm is none", "", "", sampling_source},
+    {"override-generation-config", kJson, kWorks, "override-generation-config", ""},
+    {"enable-sleep-mode", kFlag, kRefused, "", "stop the server; --packed-cache makes its start fast", "", "off"},
+    {"model-impl", kValue, kRefused, "", "models.md lists the models that are built in", "", "auto vllm"},
+    {"override-attention-dtype", kValue, kRefused, "", "--dtype sets the type of all computation"},
+    {"renderer-num-workers", kValue, kWorks, "worker-threads", ""},
+    {"disable-async-output-proc", kFlag, kNothing, "", "the front end is a thread beside the engine's"},
+    {"tokenizer-pool-size", kValue, kRefused, "", kNoPool, "", "0"},
+    {"tokenizer-pool-type", kValue, kRefused, "", kNoPool},
+    {"tokenizer-pool-extra-config", kJson, kRefused, "", kNoPool},
+    {"intial-incremental-detokenization-offset", kValue, kNothing, "", "text is decoded byte by byte"},
+
+    // Loading
+    {"load-format", kValue, kWorks, "allow-bin", "pt allows torch files", "", "", torch_files},
+    {"download-dir", kValue, kWorks, "download-dir", "the same as the variable HF_HUB_CACHE"},
+    {"safetensors-load-strategy", kValue, kNothing, "", "files are mapped, and read ahead where that helps"},
+    {"safetensors-prefetch-num-threads", kValue, kNothing, "", "files are mapped, and read ahead where that helps"},
+    {"safetensors-prefetch-block-size", kValue, kNothing, "", "files are mapped, and read ahead where that helps"},
+    {"model-loader-extra-config", kJson, kRefused, "", "loading needs no settings", "", "{}"},
+    {"ignore-patterns", kList, kNothing, "", "only files that a model needs are downloaded"},
+    {"use-tqdm-on-load", kFlag, kNothing, "", "a terminal shows the progress, a log shows it now and then"},
+    {"pt-load-map-location", kValue, kNothing, "", "tensors are read to the device that computes"},
+
+    // Structured output and reasoning
+    {"reasoning-parser", kValue, kWorks, "reasoning-parser", "by default, the chat template tells the syntax"},
+    {"reasoning-parser-plugin", kValue, kRefused, "", kNoPython},
+    {"reasoning-config", kJson, kRefused, "", "the reasoning parser knows the marks of thoughts", "", "{}"},
+    {"enable-reasoning", kFlag, kNothing, "", "thoughts are found if the model's template tells their syntax"},
+    {"structured-outputs-config", kJson, kNothing, "", kGrammar},
+    {"guided-decoding-backend", kValue, kNothing, "", kGrammar},
+    {"guided-decoding-disable-fallback", kFlag, kNothing, "", kGrammar},
+    {"guided-decoding-disable-any-whitespace", kFlag, kRefused, "", "use a regex or a grammar", "", "off"},
+    {"guided-decoding-disable-additional-properties", kFlag, kRefused, "",
+     "write \"additionalProperties\": false in the schema", "", "off"},
+
+    // Parallelism
+    {"distributed-executor-backend", kValue, kRefused, "", kOneProcess, "", "mp uni"},
+    {"pipeline-parallel-size", kValue, kRefused, "", kOneDevice, "-pp", "1"},
+    {"master-addr", kValue, kRefused, "", kOneProcess},
+    {"master-port", kValue, kRefused, "", kOneProcess},
+    {"nnodes", kValue, kRefused, "", kOneProcess, "", "1"},
+    {"node-rank", kValue, kRefused, "", kOneProcess, "-r", "0"},
+    {"distributed-timeout-seconds", kValue, kRefused, "", kOneProcess},
+    {"cpu-distributed-timeout-seconds", kValue, kRefused, "", kOneProcess},
+    {"tensor-parallel-size", kValue, kRefused, "", kOneDevice, "-tp", "1"},
+    {"decode-context-parallel-size", kValue, kRefused, "", kOneDevice, "-dcp", "1"},
+    {"prefill-context-parallel-size", kValue, kRefused, "", kOneDevice, "-pcp", "1"},
+    {"dcp-kv-cache-interleave-size", kValue, kRefused, "", kOneDevice, "", "1"},
+    {"cp-kv-cache-interleave-size", kValue, kRefused, "", kOneDevice, "", "1"},
+    {"data-parallel-size", kValue, kRefused, "", kOneProcess, "-dp", "1"},
+    {"data-parallel-rank", kValue, kRefused, "", kOneProcess, "-dpn", "0"},
+    {"data-parallel-start-rank", kValue, kRefused, "", kOneProcess, "-dpr", "0"},
+    {"data-parallel-size-local", kValue, kRefused, "", kOneProcess, "-dpl", "1"},
+    {"data-parallel-address", kValue, kRefused, "", kOneProcess, "-dpa"},
+    {"data-parallel-rpc-port", kValue, kRefused, "", kOneProcess, "-dpp"},
+    {"data-parallel-backend", kValue, kRefused, "", kOneProcess, "-dpb", "mp"},
+    {"data-parallel-hybrid-lb", kFlag, kRefused, "", kOneProcess, "-dph", "off"},
+    {"data-parallel-external-lb", kFlag, kRefused, "", kOneProcess, "-dpe", "off"},
+    {"data-parallel-multi-port-external-lb", kFlag, kRefused, "", kOneProcess, "", "off"},
+    {"enable-expert-parallel", kFlag, kRefused, "", kExperts, "-ep", "off"},
+    {"enable-ep-weight-filter", kFlag, kRefused, "", kExperts, "", "off"},
+    {"enable-eplb", kFlag, kRefused, "", kExperts, "", "off"},
+    {"eplb-config", kJson, kRefused, "", kExperts, "", "{}"},
+    {"num-redundant-experts", kValue, kRefused, "", kExperts, "", "0"},
+    {"eplb-window-size", kValue, kRefused, "", kExperts},
+    {"eplb-step-interval", kValue, kRefused, "", kExperts},
+    {"eplb-log-balancedness", kFlag, kRefused, "", kExperts, "", "off"},
+    {"expert-placement-strategy", kValue, kRefused, "", kExperts, "", "linear"},
+    {"enable-elastic-ep", kFlag, kRefused, "", kExperts, "", "off"},
+    {"all2all-backend", kValue, kRefused, "", kExperts},
+    {"enable-dbo", kFlag, kRefused, "", kOverlap, "", "off"},
+    {"ubatch-size", kValue, kRefused, "", kOverlap, "", "0"},
+    {"dbo-decode-token-threshold", kValue, kRefused, "", kOverlap},
+    {"dbo-prefill-token-threshold", kValue, kRefused, "", kOverlap},
+    {"disable-nccl-for-dp-synchronization", kFlag, kNothing, "", "one process has nobody to wait for"},
+    {"max-parallel-loading-workers", kValue, kNothing, "", "one process loads the model"},
+    {"ray-workers-use-nsight", kFlag, kRefused, "", "run nsys or ncu on sluice itself", "", "off"},
+    {"worker-use-ray", kFlag, kRefused, "", kOneProcess, "", "off"},
+    {"engine-use-ray", kFlag, kRefused, "", kOneProcess, "", "off"},
+    {"disable-custom-all-reduce", kFlag, kNothing, "", "one device has nothing to reduce over"},
+    {"worker-cls", kValue, kRefused, "", kNoPython, "", "auto"},
+    {"worker-extension-cls", kValue, kRefused, "", kNoPython},
+    {"enable-multimodal-encoder-data-parallel", kFlag, kRefused, "", kText, "", "off"},
+    {"numa-bind", kFlag, kNothing, "", "threads and memory are bound to nodes; --numa sets how"},
+    {"numa-bind-nodes", kList, kRefused, "", "run the server under numactl --cpunodebind"},
+    {"numa-bind-cpus", kList, kRefused, "", "run the server under taskset"},
+    {"device", kValue, kWorks, "backend", "auto, cuda or cpu; a number is the device's (--device)", "", "",
+     device_backend},
+
+    // Cache
+    {"block-size", kValue, kWorks, "block-size", ""},
+    {"gpu-memory-utilization", kValue, kWorks, "gpu-memory-utilization", "", "-gmu"},
+    {"kv-cache-memory-bytes", kValue, kWorks, "kv-cache-memory-bytes", "", "--kv-cache-memory"},
+    {"swap-space", kValue, kNothing, "", "preempted requests are computed again from the prefix cache"},
+    {"preemption-mode", kValue, kRefused, "", "preempted requests are computed again", "", "recompute"},
+    {"kv-cache-dtype", kValue, kWorks, "kv-cache-dtype", ""},
+    {"kv-cache-dtype-skip-layers", kList, kRefused, "", "all layers have the type of --kv-cache-dtype"},
+    {"num-gpu-blocks-override", kValue, kRefused, "", "give the size with --kv-cache-memory-bytes"},
+    {"enable-prefix-caching", kFlag, kWorks, "enable-prefix-caching", ""},
+    {"prefix-caching-hash-algo", kValue, kNothing, "", "SHA-256 is used, and hits are compared token by token"},
+    {"prefix-match-unit", kValue, kRefused, "", "--block-size is the unit"},
+    {"cpu-offload-gb", kValue, kRefused, "", kOffload, "", "0"},
+    {"cpu-offload-params", kList, kRefused, "", kOffload},
+    {"offload-backend", kValue, kRefused, "", kOffload, "", "auto"},
+    {"offload-group-size", kValue, kRefused, "", kOffload, "", "0"},
+    {"offload-num-in-group", kValue, kRefused, "", kOffload, "", "1"},
+    {"offload-prefetch-step", kValue, kRefused, "", kOffload, "", "1"},
+    {"offload-params", kList, kRefused, "", kOffload},
+    {"calculate-kv-scales", kFlag, kRefused, "", "--kv-cache-dtype int8 has a scale per vector", "", "off"},
+    {"kv-sharing-fast-prefill", kFlag, kNothing, "", "it changes only the speed of vLLM"},
+    {"mamba-cache-dtype", kValue, kRefused, "", kStates, "", "auto"},
+    {"mamba-ssm-cache-dtype", kValue, kRefused, "", kStates, "", "auto"},
+    {"mamba-block-size", kValue, kRefused, "", kStates},
+    {"mamba-cache-mode", kValue, kRefused, "", kStates, "", "none"},
+    {"mamba-backend", kValue, kNothing, "", kKernels},
+    {"enable-mamba-cache-stochastic-rounding", kFlag, kRefused, "", kStates, "", "off"},
+    {"mamba-cache-philox-rounds", kValue, kRefused, "", kStates, "", "0"},
+    {"kv-offloading-size", kValue, kRefused, "", "make the cache smaller with --kv-cache-dtype fp8"},
+    {"kv-offloading-backend", kValue, kRefused, "", "make the cache smaller with --kv-cache-dtype fp8"},
+    {"use-v2-block-manager", kFlag, kNothing, "", "there is one manager of blocks"},
+
+    // Images, audio and video
+    {"limit-mm-per-prompt", kJson, kNothing, "", kNoImages},
+    {"enable-mm-embeds", kFlag, kRefused, "", kText, "", "off"},
+    {"interleave-mm-strings", kFlag, kRefused, "", kText, "", "off"},
+    {"language-model-only", kFlag, kNothing, "", "only the part for text is loaded"},
+    {"media-io-kwargs", kJson, kRefused, "", kText, "", "{}"},
+    {"mm-processor-kwargs", kJson, kRefused, "", kText, "", "{}"},
+    {"mm-processor-cache-gb", kValue, kNothing, "", kNoImages},
+    {"disable-mm-preprocessor-cache", kFlag, kNothing, "", kNoImages},
+    {"mm-processor-cache-type", kValue, kNothing, "", kNoImages},
+    {"mm-shm-cache-max-object-size-mb", kValue, kNothing, "", kNoImages},
+    {"mm-encoder-only", kFlag, kRefused, "", kText, "", "off"},
+    {"mm-encoder-tp-mode", kValue, kNothing, "", kNoImages},
+    {"mm-encoder-attn-backend", kValue, kNothing, "", kNoImages},
+    {"mm-encoder-attn-dtype", kValue, kNothing, "", kNoImages},
+    {"mm-encoder-fp8-scale-path", kValue, kRefused, "", kText},
+    {"mm-encoder-fp8-scale-save-path", kValue, kRefused, "", kText},
+    {"mm-encoder-fp8-scale-save-margin", kValue, kRefused, "", kText},
+    {"mm-tensor-ipc", kValue, kNothing, "", kNoImages},
+    {"mm-ipc-gpu-memory-gb", kValue, kNothing, "", kNoImages},
+    {"skip-mm-profiling", kFlag, kNothing, "", kNoImages},
+    {"video-pruning-rate", kValue, kRefused, "", kText, "", "0"},
+    {"disable-chunked-mm-input", kFlag, kNothing, "", kNoImages},
+    {"image-input-type", kValue, kRefused, "", kText},
+    {"image-token-id", kValue, kRefused, "", kText},
+    {"image-input-shape", kValue, kRefused, "", kText},
+    {"image-feature-size", kValue, kRefused, "", kText},
+    {"image-processor", kValue, kRefused, "", kText},
+    {"image-processor-revision", kValue, kRefused, "", kText},
+    {"disable-image-processor", kFlag, kNothing, "", kNoImages},
+    {"diffusion-config", kJson, kRefused, "", kText},
+
+    // Adapters
+    {"enable-lora", kFlag, kWorks, "enable-lora", ""},
+    {"max-loras", kValue, kWorks, "max-loras", ""},
+    {"max-lora-rank", kValue, kWorks, "max-lora-rank", ""},
+    {"max-cpu-loras", kValue, kWorks, "max-cpu-loras", ""},
+    {"lora-dtype", kValue, kRefused, "", "adapters have the type of the computation", "", "auto"},
+    {"lora-extra-vocab-size", kValue, kRefused, "", kAdapters, "", "0 256"},
+    {"lora-target-modules", kList, kRefused, "", kAdapters},
+    {"long-lora-scaling-factors", kValue, kRefused, "", kAdapters},
+    {"enable-lora-bias", kFlag, kNothing, "", "biases of adapters are read"},
+    {"fully-sharded-loras", kFlag, kRefused, "", kOneDevice, "", "off"},
+    {"default-mm-loras", kJson, kRefused, "", kText, "", "{}"},
+    {"specialize-active-lora", kFlag, kNothing, "", kNoCompiler},
+    {"enable-tower-connector-lora", kFlag, kRefused, "", kText, "", "off"},
+    {"enable-mixed-moe-lora-format", kFlag, kRefused, "", kAdapters, "", "off"},
+    {"enable-moe-shared-loras", kFlag, kRefused, "", kAdapters, "", "off"},
+    {"qlora-adapter-name-or-path", kValue, kRefused, "", "give --lora-modules name=folder"},
+    {"enable-prompt-adapter", kFlag, kRefused, "", kAdapters, "", "off"},
+    {"prompt-adapters", kList, kRefused, "", kAdapters},
+    {"max-prompt-adapters", kValue, kRefused, "", kAdapters},
+    {"max-prompt-adapter-token", kValue, kRefused, "", kAdapters},
+
+    // Observability
+    {"show-hidden-metrics-for-version", kValue, kNothing, "", "no metric is hidden"},
+    {"otlp-traces-endpoint", kValue, kRefused, "", "read the histograms of /metrics"},
+    {"collect-detailed-traces", kList, kRefused, "", "sluice bench ops times a step op by op"},
+    {"kv-cache-metrics", kFlag, kRefused, "", "/metrics has the use of the cache", "", "off"},
+    {"kv-cache-metrics-sample", kValue, kRefused, "", "/metrics has the use of the cache"},
+    {"cudagraph-metrics", kFlag, kRefused, "", "sluice bench ops times a step op by op", "", "off"},
+    {"enable-layerwise-nvtx-tracing", kFlag, kRefused, "", "sluice bench ops times a step op by op", "", "off"},
+    {"enable-mfu-metrics", kFlag, kRefused, "", "sluice bench ops shows the share of the machine", "", "off"},
+    {"enable-logging-iteration-details", kFlag, kRefused, "", "read /metrics", "", "off"},
+    {"jit-monitor-mode", kValue, kNothing, "", kNoCompiler},
+    {"jit-monitor-verbose", kFlag, kNothing, "", kNoCompiler},
+    {"disable-log-stats", kFlag, kNothing, "", "statistics are in /metrics, not in the log"},
+    {"aggregate-engine-logging", kFlag, kNothing, "", "there is one engine"},
+    {"profiler-config", kJson, kRefused, "", "sluice bench ops times a step op by op", "", "{}"},
+    {"fail-on-environ-validation", kFlag, kNothing, "", "variables are checked like options"},
+
+    // Scheduler
+    {"max-num-batched-tokens", kValue, kWorks, "max-num-batched-tokens", "", "-mnbt"},
+    {"max-num-scheduled-tokens", kValue, kWorks, "max-num-batched-tokens", ""},
+    {"max-num-seqs", kValue, kWorks, "max-num-seqs", ""},
+    {"max-num-queued-reqs", kValue, kWorks, "max-num-queued-reqs", ""},
+    {"max-num-queued-tokens", kValue, kWorks, "max-num-queued-tokens", ""},
+    {"max-num-partial-prefills", kValue, kRefused, "", "--max-num-batched-tokens bounds a step", "", "1"},
+    {"max-long-partial-prefills", kValue, kRefused, "", "--max-num-batched-tokens bounds a step", "", "1"},
+    {"long-prefill-token-threshold", kValue, kRefused, "", "--max-num-batched-tokens bounds a step", "", "0"},
+    {"scheduler-reserve-full-isl", kFlag, kNothing, "", "it changes only the order in which vLLM admits prompts"},
+    {"scheduler-delay-factor", kValue, kRefused, "", "waiting requests join every step", "", "0 0.0"},
+    {"prefill-schedule-interval", kValue, kRefused, "", "waiting requests join every step", "", "1"},
+    {"watermark", kValue, kRefused, "", "--kv-cache-memory-bytes sets the size of the cache", "", "0 0.0"},
+    {"num-lookahead-slots", kValue, kRefused, "", kSpeculation, "", "0"},
+    {"num-scheduler-steps", kValue, kRefused, "", "the host prepares the next step while one runs", "", "1"},
+    {"multi-step-stream-outputs", kFlag, kNothing, "", "every token is streamed"},
+    {"scheduling-policy", kValue, kWorks, "scheduling-policy", ""},
+    {"enable-chunked-prefill", kFlag, kRefused, "", "prompts are computed in chunks", "", "on"},
+    {"scheduler-cls", kValue, kRefused, "", kNoPython},
+    {"external-parameters", kJson, kRefused, "", kNoPython},
+    {"disable-hybrid-kv-cache-manager", kFlag, kNothing, "", "layers with windows have blocks of their own"},
+    {"async-scheduling", kFlag, kNothing, "", "the host prepares the next step while a device runs one"},
+    {"stream-interval", kValue, kRefused, "", "every token is streamed", "", "1"},
+
+    // Kernels and compilation
+    {"attention-backend", kValue, kNothing, "", kKernels},
+    {"attention-config", kJson, kNothing, "", kKernels, "-ac"},
+    {"moe-backend", kValue, kNothing, "", kKernels},
+    {"linear-backend", kValue, kNothing, "", kKernels},
+    {"kernel-config", kJson, kNothing, "", kKernels},
+    {"gdn-prefill-backend", kValue, kNothing, "", kKernels},
+    {"kda-prefill-backend", kValue, kNothing, "", kKernels},
+    {"ir-op-priority", kJson, kNothing, "", kKernels},
+    {"enable-flashinfer-autotune", kFlag, kNothing, "", kKernels},
+    {"enable-cutedsl-warmup", kFlag, kNothing, "", kKernels},
+    {"enable-bf16x3-router-gemm", kFlag, kNothing, "", kKernels},
+    {"cudagraph-capture-sizes", kList, kNothing, "", kNoCompiler},
+    {"cuda-graph-sizes", kList, kNothing, "", kNoCompiler},
+    {"max-cudagraph-capture-size", kValue, kNothing, "", kNoCompiler},
+    {"max-context-len-to-capture", kValue, kNothing, "", kNoCompiler},
+    {"max-seq-len-to-capture", kValue, kNothing, "", kNoCompiler},
+    {"compilation-config", kJson, kNothing, "", kNoCompiler, "-cc -O"},
+    {"optimization-level", kValue, kNothing, "", kNoCompiler},
+    {"performance-mode", kValue, kRefused, "", "--max-num-seqs and --max-num-batched-tokens balance speed", "",
+     "balanced"},
+
+    // Speculation, transfer and others
+    {"speculative-config", kJson, kRefused, "", kSpeculation, "-sc"},
+    {"spec-method", kValue, kRefused, "", kSpeculation},
+    {"spec-model", kValue, kRefused, "", kSpeculation},
+    {"spec-tokens", kValue, kRefused, "", kSpeculation},
+    {"speculative-model", kValue, kRefused, "", kSpeculation},
+    {"speculative-model-quantization", kValue, kRefused, "", kSpeculation},
+    {"num-speculative-tokens", kValue, kRefused, "", kSpeculation},
+    {"speculative-draft-tensor-parallel-size", kValue, kRefused, "", kSpeculation},
+    {"speculative-disable-mqa-scorer", kFlag, kRefused, "", kSpeculation, "", "off"},
+    {"speculative-max-model-len", kValue, kRefused, "", kSpeculation},
+    {"speculative-disable-by-batch-size", kValue, kRefused, "", kSpeculation},
+    {"ngram-prompt-lookup-max", kValue, kRefused, "", kSpeculation},
+    {"ngram-prompt-lookup-min", kValue, kRefused, "", kSpeculation},
+    {"spec-decoding-acceptance-method", kValue, kRefused, "", kSpeculation},
+    {"typical-acceptance-sampler-posterior-threshold", kValue, kRefused, "", kSpeculation},
+    {"typical-acceptance-sampler-posterior-alpha", kValue, kRefused, "", kSpeculation},
+    {"disable-logprobs-during-spec-decoding", kFlag, kRefused, "", kSpeculation, "", "off"},
+    {"kv-transfer-config", kJson, kRefused, "", kTransfer},
+    {"kv-events-config", kJson, kRefused, "", kTransfer},
+    {"ec-transfer-config", kJson, kRefused, "", kTransfer},
+    {"weight-transfer-config", kJson, kRefused, "", kTransfer},
+    {"afd-config", kJson, kRefused, "", kTransfer},
+    {"additional-config", kJson, kRefused, "", "it configures plugins of vLLM", "", "{}"},
+    {"override-neuron-config", kJson, kRefused, "", "CPUs and NVIDIA GPUs are supported", "", "{}"},
+    {"enable-fault-tolerance", kFlag, kRefused, "", "let systemd restart the server", "", "off"},
+    {"fault-tolerance-config", kJson, kRefused, "", "let systemd restart the server", "", "{}"},
+    {"disable-fastapi-docs", kFlag, kWorks, "api-docs", "as --no-api-docs", "", "", opposite},
+    {"enable-offline-docs", kFlag, kNothing, "", "/docs needs nothing from elsewhere"},
+    {"enable-log-requests", kFlag, kWorks, "log-requests", "on by default; texts are never logged"},
+    {"disable-log-requests", kFlag, kWorks, "log-requests", "as --no-log-requests", "", "", opposite},
+};
+
+}  // namespace
+
+std::span<const ForeignOption> vllm_options() { return kOptions; }
+
+}  // namespace sluice::cli

@@ -1,0 +1,171 @@
+// Makes the OpenAPI document; see openapi.h.
+#include "server/openapi.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "server/endpoint.h"
+#include "sluice/version.h"
+
+namespace sluice::server {
+namespace {
+
+using Type = Parameter::Type;
+
+const char* json_type(Type type) {
+  switch (type) {
+    case Type::kBoolean:
+      return "boolean";
+    case Type::kInteger:
+      return "integer";
+    case Type::kNumber:
+      return "number";
+    case Type::kString:
+      return "string";
+    case Type::kObject:
+    case Type::kTokenBias:
+      return "object";
+    case Type::kArray:
+    case Type::kTokenIds:
+      return "array";
+    default:
+      return nullptr;  // several types
+  }
+}
+
+void add_limits(const Parameter& row, Json& schema) {
+  if (row.min != row.max) {
+    const auto number = [&](double value) {
+      return row.type == Type::kInteger ? Json(static_cast<int64_t>(value)) : Json(value);
+    };
+    schema[row.above_min ? "exclusiveMinimum" : "minimum"] = number(row.min);
+    schema["maximum"] = number(row.max);
+  }
+  const bool list = row.type == Type::kArray || row.type == Type::kTokenIds;
+  const bool object = row.type == Type::kObject || row.type == Type::kTokenBias;
+  if (!list && !object) return;
+  if (row.min_items > 0) schema[list ? "minItems" : "minProperties"] = row.min_items;
+  const bool counted = row.max_items > 0 && row.max_items != Parameter::kVocabulary;
+  if (counted) schema[list ? "maxItems" : "maxProperties"] = row.max_items;
+}
+
+Json nullable(Json schema) { return {{"anyOf", Json::array({std::move(schema), {{"type", "null"}}})}}; }
+
+// Null means the same as a field that is missing.
+Json schema_of(const Parameter& row) {
+  if (row.type == Type::kUnsupported) {
+    const std::string accepted = accepted_text(row);
+    return {{"description", fmt::format("Not supported.{}{}{}", accepted.empty() ? "" : " Accepted: " + accepted + ".",
+                                        row.help.empty() ? "" : " ", row.help)},
+            {"deprecated", true}};
+  }
+  Json schema = Json::object();
+  if (row.type == Type::kStrings) {
+    schema["anyOf"] = Json::array({{{"type", "string"}}, {{"type", "array"}, {"items", {{"type", "string"}}}}});
+  } else if (const char* type = json_type(row.type)) {
+    schema["type"] = type;
+  }
+  if (row.type == Type::kTokenIds) schema["items"] = {{"type", "integer"}, {"minimum", 0}};
+  if (row.type == Type::kTokenBias) schema["additionalProperties"] = {{"type", "number"}};
+  add_limits(row, schema);
+  if (!row.required && !schema.empty()) schema = nullable(std::move(schema));
+  schema["description"] = fmt::format("{}. Default: {}.{}", row.help, row.fallback,
+                                      row.max_bytes > 0 ? fmt::format(" At most {}.", size_text(row)) : "");
+  return schema;
+}
+
+Json body_schema(const EndpointInfo& endpoint) {
+  Json properties = Json::object(), required = Json::array();
+  for (const std::span<const Parameter> group : endpoint.parameters) {
+    for (const Parameter& row : group) {
+      properties[std::string(row.name)] = schema_of(row);
+      if (row.required) required.push_back(row.name);
+    }
+  }
+  Json schema = {{"type", "object"}, {"properties", std::move(properties)}};
+  if (!required.empty()) schema["required"] = std::move(required);
+  return schema;
+}
+
+const EndpointInfo* endpoint_of(const Route& route) {
+  for (const EndpointInfo* endpoint : Registry<EndpointInfo>::all()) {
+    if (endpoint->method != route.method) continue;
+    if (std::ranges::find(endpoint->paths, route.path) != endpoint->paths.end()) return endpoint;
+  }
+  return nullptr;
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  return out;
+}
+
+// "/v1/models/*" is "/v1/models/{name}"; the rest of the path may contain slashes.
+std::string path_of(const Route& route) {
+  std::string path(route.path);
+  if (path.ends_with("/*")) path.replace(path.size() - 1, 1, "{name}");
+  return path;
+}
+
+Json error_response() {
+  return {{"description", "An error, in the form of the route's dialect."},
+          {"content", {{"application/json", {{"schema", {{"type", "object"}}}}}}}};
+}
+
+Json operation_of(const Route& route) {
+  const EndpointInfo* endpoint = endpoint_of(route);
+  std::string id = lower(route.method) + std::string(route.path);
+  std::ranges::replace_if(
+      id, [](char c) { return c == '/' || c == '.' || c == '-' || c == '*'; }, '_');
+  const std::string tag = route.dialect != nullptr ? std::string(route.dialect->name) : "server";
+  Json out = {{"operationId", id}, {"summary", route.help}, {"tags", Json::array({tag})}};
+  if (route.path.ends_with("/*")) {
+    out["parameters"] =
+        Json::array({{{"name", "name"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}});
+  }
+  if (endpoint != nullptr && !endpoint->parameters.empty()) {
+    out["requestBody"] = {{"required", true},
+                          {"content", {{"application/json", {{"schema", body_schema(*endpoint)}}}}}};
+  }
+  const bool text = route.path == "/metrics";
+  out["responses"] = {{"200",
+                       {{"description", "The answer."},
+                        {"content",
+                         {{text ? "text/plain" : "application/json",
+                           {{"schema", text ? Json{{"type", "string"}} : Json::object()}}}}}}},
+                      {"default", error_response()}};
+  if ((route.flags & Route::kPublic) != 0) out["security"] = Json::array();
+  return out;
+}
+
+// Pages and their files are not API.
+bool is_page(const Route& route) {
+  return route.path == "/" || route.path == "/dashboard" || route.path == "/docs" || route.path == "/docs.css" ||
+         route.path.starts_with("/ui/");
+}
+
+}  // namespace
+
+Json openapi_document(const std::vector<Route>& routes) {
+  Json paths = Json::object();
+  for (const Route& route : routes) {
+    if (!is_page(route)) paths[path_of(route)][lower(route.method)] = operation_of(route);
+  }
+  return {{"openapi", "3.1.0"},
+          {"info",
+           {{"title", "Sluice"},
+            {"version", kVersion},
+            {"description", "Routes of several APIs for one model server. A key is needed if the server has any."}}},
+          {"paths", std::move(paths)},
+          {"components",
+           {{"securitySchemes",
+             {{"bearer", {{"type", "http"}, {"scheme", "bearer"}}},
+              {"header", {{"type", "apiKey"}, {"in", "header"}, {"name", "X-Api-Key"}}}}}}},
+          // A server without keys needs none.
+          {"security", Json::array({Json::object(), {{"bearer", Json::array()}}, {{"header", Json::array()}}})}};
+}
+
+}  // namespace sluice::server

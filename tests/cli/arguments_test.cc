@@ -1,0 +1,423 @@
+// Tests what command lines, configuration files and variables become: every option of ours, of vLLM and of
+// llama-server.
+#include "cli/arguments.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "cli/command.h"
+#include "cli/config_file.h"
+#include "cli/foreign_options.h"
+#include "cli/suggest.h"
+#include "cli/usage_error.h"
+#include "ops/device.h"
+
+namespace sluice::cli {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Words = std::vector<std::string>;
+
+// The program's commands. Parsing runs none of them.
+class Program {
+ public:
+  Program() {
+    for (const Command* command : Registry<Command>::all()) {
+      CLI::App* sub = app_.add_subcommand(std::string(command->name), command->summary);
+      runs_.push_back(command->declare(*sub));
+    }
+  }
+
+  CommandLine read(const Words& words) { return read_arguments(app_, words); }
+
+  // Reads and parses. Throws what the program reports with exit status 2.
+  CommandLine parse(const Words& words) {
+    CommandLine line = read(words);
+    Words reversed(line.words.rbegin(), line.words.rend());
+    app_.parse(std::move(reversed));
+    return line;
+  }
+
+  Words values(const std::string& option, const std::string& command = "serve") {
+    return app_.get_subcommand(command)->get_option(option)->results();
+  }
+  CLI::App& serve() { return *app_.get_subcommand("serve"); }
+
+ private:
+  CLI::App app_{"", "sluice"};
+  std::vector<std::function<int()>> runs_;
+};
+
+Words values_of(const Words& words, const std::string& option) {
+  Program program;
+  program.parse(words);
+  return program.values(option);
+}
+
+// The message for words that cannot be used; empty if they can.
+std::string error_of(const Words& words) {
+  Program program;
+  try {
+    program.parse(words);
+  } catch (const UsageError& e) {
+    return e.what();
+  } catch (const CLI::ParseError& e) {
+    return e.what();
+  }
+  return {};
+}
+
+class Variable {
+ public:
+  Variable(std::string name, const std::string& value) : name_(std::move(name)) {
+    ::setenv(name_.c_str(), value.c_str(), 1);
+  }
+  ~Variable() { ::unsetenv(name_.c_str()); }
+
+ private:
+  const std::string name_;
+};
+
+class File {
+ public:
+  explicit File(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() / fmt::format("sluice-cli-test-{}.yaml", ::getpid())) {
+    std::ofstream(path_) << text;
+  }
+  ~File() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  const std::filesystem::path path_;
+};
+
+TEST(Arguments, UnknownNamesGetTheNearestOne) {
+  EXPECT_THAT(error_of({"srve"}), HasSubstr("unknown command 'sluice srve'; did you mean 'serve'?"));
+  EXPECT_THAT(error_of({"bench", "latncy"}), HasSubstr("did you mean 'latency'?"));
+  EXPECT_THAT(error_of({"serve", "--max-modle-len", "8"}), HasSubstr("did you mean '--max-model-len'?"));
+  EXPECT_THAT(error_of({"serve", "--trust-remote-cod"}), HasSubstr("did you mean '--trust-remote-code'?"));
+  EXPECT_THAT(error_of({"pull", "--verfy", "a/b"}), HasSubstr("did you mean '--verify'?"));
+  EXPECT_EQ(error_of({"pull", "--qqqqqqqqq", "a/b"}), "unknown option '--qqqqqqqqq' (`sluice pull --help` lists all)");
+  EXPECT_EQ(nearest("abcdef", {"uvwxyz"}), "");
+  EXPECT_EQ(nearest("prot", {"host", "port"}), "port");
+}
+
+TEST(Arguments, CommandsWithoutAnEngineKnowNoForeignOptions) {
+  EXPECT_THAT(error_of({"docs", "options", "--trust-remote-code"}), HasSubstr("unknown option"));
+}
+
+TEST(Arguments, UnderscoresStandForDashes) {
+  EXPECT_THAT(values_of({"serve", "--max_model_len", "77", "--no_enable_prefix_caching"}, "--max-model-len"),
+              ElementsAre("77"));
+  EXPECT_THAT(error_of({"serve", "--api_key=a_b"}), IsEmpty());
+}
+
+TEST(Arguments, TheLastOfEqualOptionsCounts) {
+  Program program;
+  program.parse({"serve", "--port", "1", "--port=2"});
+  EXPECT_EQ(program.serve().get_option("--port")->as<int>(), 2);
+}
+
+TEST(Arguments, ValuesMayBeginWithADash) {
+  EXPECT_EQ(error_of({"serve", "--seed", "-5"}), "");
+  EXPECT_THAT(error_of({"serve", "--port", "-1"}), HasSubstr("-1 is out of range"));
+  EXPECT_EQ(error_of({"serve", "--host", "--port", "1"}), "--host: needs a value");
+  EXPECT_EQ(error_of({"serve", "--host"}), "--host: needs a value");
+  EXPECT_EQ(error_of({"run", "--", "-x"}), "");
+}
+
+TEST(Arguments, JsonInOnePieceOrInParts) {
+  const std::string option = "--default-chat-template-kwargs";
+  EXPECT_THAT(values_of({"serve", option, R"({"a": 1})"}, option), ElementsAre(R"({"a":1})"));
+  EXPECT_THAT(values_of({"serve", option + ".a_b", "true", option + ".c.d+", "x", option + ".c.d+=2"}, option),
+              ElementsAre(R"({"a_b":true,"c":{"d":["x",2]}})"));
+  EXPECT_THAT(error_of({"serve", option, "nonsense"}), HasSubstr("expected a JSON object"));
+  EXPECT_THAT(error_of({"serve", "--port.x", "1"}), HasSubstr("is not a JSON object"));
+  EXPECT_THAT(error_of({"serve", "--speculative-config.method", "ngram"}), HasSubstr("not supported"));
+}
+
+TEST(Arguments, ListsAreSeveralWordsOrJson) {
+  const Words names = {"serve", "folder", "--served-model-name", "a", "b", "--port", "1"};
+  EXPECT_THAT(values_of(names, "--served-model-name"), ElementsAre("a", "b"));
+  EXPECT_THAT(values_of({"serve", "--allowed-origins", R"(["http://a", "http://b"])"}, "--allowed-origins"),
+              ElementsAre("http://a", "http://b"));
+  // The last word is the model if there is no other.
+  EXPECT_THAT(values_of({"serve", "--served-model-name", "a", "folder"}, "--served-model-name"), ElementsAre("a"));
+  EXPECT_THAT(values_of({"serve", "--served-model-name", "a", "folder"}, "model"), ElementsAre("folder"));
+  EXPECT_THAT(values_of({"serve", "--model", "m", "--served-model-name", "a", "b"}, "--served-model-name"),
+              ElementsAre("a", "b"));
+}
+
+TEST(Arguments, TheModelAndItsRevision) {
+  EXPECT_THAT(values_of({"serve", "--model", "m"}, "model"), ElementsAre("m"));
+  EXPECT_THAT(values_of({"serve", "-m", "m.gguf"}, "model"), ElementsAre("m.gguf"));
+  EXPECT_THAT(values_of({"serve", "-hf", "org/name:Q4_K_M"}, "model"), ElementsAre("org/name:Q4_K_M"));
+  EXPECT_THAT(values_of({"serve", "org/name", "--revision", "v2"}, "model"), ElementsAre("org/name:v2"));
+  EXPECT_THAT(error_of({"serve", "a", "--model", "b"}), HasSubstr("given twice"));
+  EXPECT_THAT(error_of({"serve", "--revision", "v2"}), HasSubstr("needs a model"));
+}
+
+TEST(Arguments, ValuesOfVllmAreConverted) {
+  EXPECT_THAT(values_of({"serve", "--dtype", "half"}, "--dtype"), ElementsAre("float16"));
+  EXPECT_THAT(values_of({"serve", "--max-model-len", "auto"}, "--max-model-len"), ElementsAre("0"));
+  EXPECT_THAT(values_of({"serve", "--shutdown-timeout", "2.5"}, "--shutdown-timeout-ms"), ElementsAre("2500"));
+  EXPECT_THAT(values_of({"serve", "--lora-modules", R"({"name": "n", "path": "/p"})"}, "--lora-modules"),
+              ElementsAre("n=/p"));
+  EXPECT_THAT(values_of({"serve", "--uvicorn-log-level", "critical"}, "--log-level"), ElementsAre("error"));
+  EXPECT_THAT(values_of({"serve", "--device", "cpu"}, "--backend"),
+              ElementsAre(std::string(ops::select_host_backend().name)));
+  EXPECT_THAT(values_of({"serve", "--device", "1"}, "--device"), ElementsAre("1"));
+  EXPECT_THAT(error_of({"serve", "--shutdown-timeout", "-1"}), HasSubstr("out of range"));
+  EXPECT_THAT(error_of({"serve", "--runner", "pooling"}), HasSubstr("--task embed"));
+}
+
+TEST(Arguments, OptionsOfLlamaServer) {
+  const Words words = {"serve", "-m", "m", "-c", "4096", "-ngl", "99", "-np", "4", "--host", "::1", "--port", "8080"};
+  Program program;
+  const CommandLine line = program.parse(words);
+  EXPECT_THAT(program.values("--max-model-len"), ElementsAre("4096"));
+  EXPECT_THAT(program.values("--max-num-seqs"), ElementsAre("4"));
+  EXPECT_THAT(program.values("--host"), ElementsAre("::1"));
+  EXPECT_THAT(line.notes, ElementsAre(HasSubstr("-ngl 99: nothing to do")));
+  EXPECT_THAT(error_of({"serve", "-ngl", "20"}), HasSubstr("-ngl 20: not supported: all layers run on one device"));
+}
+
+TEST(Arguments, SecretsAndVariables) {
+  Program program;
+  const CommandLine line = program.parse({"serve", "m", "--api-key", "one,1", "two", "--hf-token", "hf_x",
+                                          "--download-dir", "/models", "--api_key=three"});
+  EXPECT_THAT(line.secrets, ElementsAre("one,1", "two", "hf_x", "three"));
+  EXPECT_THAT(program.values("--api-key"), ElementsAre("one,1", "two", "three"));
+  EXPECT_THAT(line.environment, Contains(std::pair<std::string, std::string>("HF_TOKEN", "hf_x")));
+  EXPECT_THAT(line.environment, Contains(std::pair<std::string, std::string>("HF_HUB_CACHE", "/models")));
+}
+
+TEST(Arguments, AFileGoesBeforeDefaultsAndAfterTheRest) {
+  const File file(
+      "model: from-file\nport: 1\nmax_num_seqs: 3\nseed: 4\nenable-prefix-caching: false\n"
+      "served-model-name: [a, b]\ntrust-remote-code: true\n"
+      "default-chat-template-kwargs:\n  thinking: false\n  text: \"1\"\n");
+  const Variable variable("SLUICE_MAX_NUM_SEQS", "9");
+  Program program;
+  const CommandLine line = program.parse({"serve", "--config", file.path(), "--port", "2"});
+  EXPECT_THAT(program.values("model"), ElementsAre("from-file"));
+  EXPECT_THAT(program.values("--port"), ElementsAre("2"));
+  EXPECT_THAT(program.values("--max-num-seqs"), ElementsAre("9"));
+  EXPECT_THAT(program.values("--seed"), ElementsAre("4"));
+  EXPECT_FALSE(program.serve().get_option("--enable-prefix-caching")->as<bool>());
+  EXPECT_THAT(program.values("--served-model-name"), ElementsAre("a", "b"));
+  EXPECT_THAT(program.values("--default-chat-template-kwargs"), ElementsAre(R"({"thinking":false,"text":"1"})"));
+  EXPECT_THAT(line.notes, ElementsAre(HasSubstr("--trust-remote-code: nothing to do")));
+  EXPECT_THAT(values_of({"serve", "other", "--config", file.path()}, "model"), ElementsAre("other"));
+  EXPECT_THAT(values_of({"serve", "--config", file.path(), "--served-model-name", "c"}, "--served-model-name"),
+              ElementsAre("c"));
+}
+
+TEST(Arguments, ErrorsOfAFileNameTheLine) {
+  const auto error = [](const std::string& text) {
+    const File file(text);
+    return error_of({"serve", "--config", file.path()});
+  };
+  EXPECT_THAT(error("port: 1\nprot: 2\n"), HasSubstr(".yaml:2: unknown option '--prot'; did you mean '--port'?"));
+  EXPECT_THAT(error("port:\n"), HasSubstr(".yaml:1: port: has no value"));
+  EXPECT_THAT(error("port: 1\nport: 2\n"), HasSubstr("port is given twice"));
+  EXPECT_THAT(error("- port\n"), HasSubstr("expected a mapping"));
+  EXPECT_THAT(error("port: [1\n"), HasSubstr(".yaml:"));
+  EXPECT_THAT(error("config: other.yaml\n"), HasSubstr("cannot name another"));
+  EXPECT_THAT(error("tensor-parallel-size: 2\n"), HasSubstr(".yaml:1: --tensor-parallel-size 2: not supported"));
+  EXPECT_THAT(error("port: -1\n"), HasSubstr("out of range"));
+  EXPECT_THAT(error_of({"serve", "--config", "/nowhere.yaml"}), HasSubstr("cannot open the file"));
+}
+
+TEST(Arguments, VariablesOfOtherServers) {
+  const Variable host("OLLAMA_HOST", "0.0.0.0:9999");
+  const Variable length("OLLAMA_CONTEXT_LENGTH", "1234");
+  Program program;
+  const CommandLine line = program.parse({"serve", "--max-model-len", "8"});
+  EXPECT_THAT(program.values("--host"), ElementsAre("0.0.0.0"));
+  EXPECT_THAT(program.values("--port"), ElementsAre("9999"));
+  EXPECT_THAT(program.values("--max-model-len"), ElementsAre("8"));
+  EXPECT_THAT(line.notes, ElementsAre("OLLAMA_HOST sets --host, port"));
+  const Variable ours("SLUICE_PORT", "7");
+  EXPECT_THAT(values_of({"serve"}, "--port"), ElementsAre("7"));
+}
+
+TEST(Arguments, AddressesOfOllama) {
+  const std::map<std::string, std::pair<std::string, std::string>> cases = {{"1.2.3.4", {"1.2.3.4", "11434"}},
+                                                                            {"1.2.3.4:5", {"1.2.3.4", "5"}},
+                                                                            {"[::1]:5", {"::1", "5"}},
+                                                                            {"http://host:80/", {"host", "80"}},
+                                                                            {"[::1]", {"::1", "11434"}}};
+  for (const auto& [text, expected] : cases) {
+    const Variable variable("OLLAMA_HOST", text);
+    EXPECT_THAT(values_of({"serve"}, "--host"), ElementsAre(expected.first)) << text;
+    EXPECT_THAT(values_of({"serve"}, "--port"), ElementsAre(expected.second)) << text;
+  }
+}
+
+// Every integer option has a range, and takes the values in it only.
+struct IntegerOptions {
+  std::set<std::string> names;
+  template <class T>
+  void operator()(const std::string& name, T&, const char*, const std::vector<std::string>& = {}) {
+    if (std::is_integral_v<T> && !std::is_same_v<T, bool>) names.insert(name);
+  }
+};
+
+struct Ranges {
+  std::map<std::string, std::pair<int64_t, int64_t>> rows;
+  void operator()(const std::string& name, int64_t, int64_t least, int64_t most) { rows[name] = {least, most}; }
+};
+
+TEST(Arguments, EveryIntegerOptionKeepsItsRange) {
+  EngineOptions engine;
+  ServerOptions server;
+  IntegerOptions integers;
+  visit(integers, engine);
+  visit(integers, server);
+  Ranges ranges;
+  visit_ranges(ranges, engine);
+  visit_ranges(ranges, server);
+  ASSERT_EQ(integers.names.size(), ranges.rows.size());
+  for (const std::string& name : integers.names) {
+    ASSERT_TRUE(ranges.rows.contains(name)) << name;
+    const auto [least, most] = ranges.rows.at(name);
+    for (const int64_t value : {int64_t{-1}, int64_t{0}, int64_t{1} << 31}) {
+      SCOPED_TRACE(fmt::format("--{} {}", name, value));
+      const std::string error = error_of({"serve", "--" + name, std::to_string(value)});
+      if (value >= least && value <= most) {
+        EXPECT_EQ(error, "");
+        Program program;
+        program.parse({"serve", "--" + name, std::to_string(value)});
+        EXPECT_EQ(program.serve().get_option("--" + name)->as<int64_t>(), value);
+      } else if (!(value == -1 && (name == "max-model-len" || name == "threads"))) {  // of vLLM and llama-server: 0
+        EXPECT_THAT(error, HasSubstr("--" + name));
+        EXPECT_THAT(error, HasSubstr(name == "block-size" ? "not in" : "is out of range")) << error;
+      }
+    }
+    EXPECT_THAT(error_of({"serve", "--" + name, "x"}), HasSubstr("--" + name));
+    EXPECT_THAT(error_of({"serve", "--" + name, ""}), HasSubstr("--" + name));
+  }
+}
+
+TEST(Arguments, IntegersTakeUnits) {
+  const auto length = [](const std::string& text) {
+    Program program;
+    program.parse({"serve", "--kv-cache-memory-bytes", text});
+    return program.serve().get_option("--kv-cache-memory-bytes")->as<int64_t>();
+  };
+  EXPECT_EQ(length("8k"), 8000);
+  EXPECT_EQ(length("8K"), 8192);
+  EXPECT_EQ(length("25.6k"), 25600);
+  EXPECT_EQ(length("8G"), int64_t{8} << 30);
+  EXPECT_EQ(length("2GiB"), int64_t{2} << 30);
+  for (const char* wrong : {"8GB", "1.5K", "k", "8kk", "1e3", "8 k", "0.0001k", "99999999999T"}) {
+    EXPECT_THAT(error_of({"serve", "--kv-cache-memory-bytes", wrong}), HasSubstr("is not a whole number")) << wrong;
+  }
+}
+
+std::string sample_value(const ForeignOption& row) {
+  const std::map<std::string_view, std::string> samples = {{"shutdown-timeout", "1"},
+                                                           {"lora-modules", "a=b"},
+                                                           {"dtype", "half"},
+                                                           {"load-format", "pt"},
+                                                           {"generation-config", "auto"},
+                                                           {"cache-type-k", "f16"},
+                                                           {"cache-type-v", "f16"},
+                                                           {"uvicorn-log-level", "info"},
+                                                           {"block-size", "16"},
+                                                           {"kv-cache-dtype", "fp8"},
+                                                           {"runner", "generate"},
+                                                           {"convert", "embed"},
+                                                           {"task", "embed"},
+                                                           {"config", "/dev/null"},
+                                                           {"gpu-memory-utilization", "0.5"},
+                                                           {"scheduling-policy", "fcfs"},
+                                                           {"device", "cpu"}};
+  if (row.takes == ForeignOption::Takes::kJson) return R"({"a": 1})";
+  const auto found = samples.find(row.name);
+  return found != samples.end() ? found->second : "1";
+}
+
+// Each option of another server does what its row says.
+void check_row(const ForeignOption& row, const std::string& word) {
+  SCOPED_TRACE(word);
+  Words words = {"serve", word};
+  const std::string value = sample_value(row);
+  if (row.takes != ForeignOption::Takes::kFlag) words.push_back(value);
+  if (row.kind == ForeignOption::Kind::kRefused) {
+    if (row.neutral == "on") words[1] = "--no-" + word.substr(2);
+    if (is_neutral(row, value)) return;
+    EXPECT_THAT(error_of(words), HasSubstr(std::string(row.text)));
+    return;
+  }
+  if (row.name == "revision") words.insert(words.begin() + 1, "org/name");
+  Program program;
+  CommandLine line;
+  ASSERT_NO_THROW(line = program.parse(words)) << error_of(words);
+  if (row.kind == ForeignOption::Kind::kNothing) {
+    EXPECT_THAT(line.notes, Contains(HasSubstr(std::string(row.text))));
+    EXPECT_THAT(line.words, ElementsAre("serve"));
+  } else if (row.to == "model") {
+    EXPECT_EQ(program.values("model").size(), 1u);
+  } else if (row.to == "hf-token" || row.to == "download-dir") {
+    EXPECT_EQ(line.environment.size(), value == "1" ? 1u : 0u);
+  } else if (row.to != "config") {
+    EXPECT_EQ(program.values("--" + std::string(row.to.substr(0, row.to.find('=')))).size(), 1u);
+  }
+}
+
+void check_table(std::span<const ForeignOption> rows) {
+  std::set<std::string_view> names;
+  for (const ForeignOption& row : rows) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_EQ(row.kind == ForeignOption::Kind::kWorks, !row.to.empty()) << row.name;
+    EXPECT_TRUE(row.kind == ForeignOption::Kind::kWorks || !row.text.empty()) << row.name;
+    const std::string word = "--" + std::string(row.name);
+    if (find_foreign(word) == &row) check_row(row, word);
+    std::string_view rest = row.aliases;
+    while (!rest.empty()) {
+      const size_t space = std::min(rest.find(' '), rest.size());
+      const std::string alias(rest.substr(0, space));
+      if (row.takes != ForeignOption::Takes::kFlag || row.neutral != "on") check_row(row, alias);
+      rest.remove_prefix(std::min(space + 1, rest.size()));
+    }
+    for (const std::string neutral : {"1", "0", "auto", "off"}) {
+      if (row.kind != ForeignOption::Kind::kRefused || !is_neutral(row, neutral) || find_foreign(word) != &row)
+        continue;
+      const bool flag = row.takes == ForeignOption::Takes::kFlag;
+      Program program;
+      const CommandLine line = program.parse({"serve", flag ? "--no-" + word.substr(2) : word + "=" + neutral});
+      EXPECT_THAT(line.notes, ElementsAre(HasSubstr("nothing to do, it is always so"))) << word;
+    }
+  }
+}
+
+TEST(Arguments, EveryOptionOfVllm) { check_table(vllm_options()); }
+TEST(Arguments, EveryOptionOfLlamaServer) { check_table(llama_options()); }
+
+TEST(Arguments, GeneratedPagesHaveShortLines) {
+  for (const std::string& page :
+       {options_markdown(), foreign_markdown("vllm-options"), foreign_markdown("llama-options")}) {
+    size_t begin = 0;
+    for (size_t end = page.find('\n'); end != std::string::npos; end = page.find('\n', begin)) {
+      EXPECT_LE(end - begin, 120u) << page.substr(begin, end - begin);
+      begin = end + 1;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,138 @@
+"""Tests the program's options as a whole: exit status, messages, and what options of other servers change."""
+
+import json
+import os
+import subprocess
+import time
+
+import httpx
+import jsonschema
+import openai
+import openapi_spec_validator
+import pytest
+
+from serving import MODEL, Server, binary
+
+
+def run(*arguments, env=None, **options):
+    options = {"capture_output": True, "text": True, "timeout": 60, **options}
+    return subprocess.run([binary(), *map(str, arguments)], env={**os.environ, **(env or {})}, **options)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["srve"], "did you mean 'serve'?"),
+        (["serve", "--prot", "1"], "did you mean '--port'?"),
+        (["serve", MODEL, "--port", "-1"], "--port: -1 is out of range (expected 0 to 65535)"),
+        (["serve", MODEL, "--tensor-parallel-size", "2"], "--tensor-parallel-size 2: not supported: one device"),
+        (["serve", MODEL, "--quantization", "awq", "--port", "0"], "the checkpoint's method is none"),
+        (["serve", MODEL, "--override-generation-config", '{"a": 1}', "--port", "0"], "unknown key 'a'"),
+        (["serve", MODEL, "--ssl-certfile", "x"], "need each other"),
+        (["serve", MODEL, "--dtype", "int3"], "--dtype: int3 not in"),
+        (["pull"], "model is required"),
+    ],
+)
+def test_unusable_options_end_with_status_2(arguments, message):
+    done = run(*arguments)
+    assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("sluice: ")
+
+
+def test_help_and_version_succeed():
+    for arguments in (["--version"], ["--help"], ["serve", "--help"]):
+        done = run(*arguments)
+        assert done.returncode == 0 and done.stdout and not done.stderr
+
+
+def test_vllm_command_line(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("max-num-seqs: 3\nserved-model-name: [unused]\n")
+    arguments = ["--dtype", "float", "--max_model_len", "1k", "--served-model-name", "a", "b", "--trust-remote-code",
+                 "-tp", "1", "--enforce-eager", "--config", str(config), "--generation-config", "vllm",
+                 "--override-generation-config.temperature", "0", "--chat-template",
+                 "{{ mood }}: {{ messages[0]['content'] }}", "--default-chat-template-kwargs", '{"mood": "calm"}']  # fmt: skip
+    with Server(*arguments) as server:
+        client = server.client()
+        models = {model.id: model for model in client.models.list().data}
+        assert set(models) == {"a", "b"} and models["a"].max_model_len == 1000
+        assert "sluice: --trust-remote-code: nothing to do: no code of a model is ever run\n" in server.lines
+        assert "sluice: -tp 1: nothing to do, it is always so\n" in server.lines
+        message = [{"role": "user", "content": "Hi"}]
+        for kwargs, text in (({}, "calm: Hi"), ({"mood": "glad"}, "glad: Hi")):
+            body = {"messages": message, "chat_template_kwargs": kwargs}
+            assert httpx.post(server.url + "/apply-template", json=body).json()["prompt"] == text
+        # The default temperature is 0.
+        answers = {
+            client.completions.create(model="b", prompt="Once", max_tokens=12, seed=seed).choices[0].text
+            for seed in range(4)
+        }
+        assert len(answers) == 1
+
+
+def test_model_of_a_file(tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({"model": str(MODEL)}))
+    done = run("inspect", env={"SLUICE_CONFIG": str(config)})
+    assert done.returncode == 0 and str(MODEL.name) in done.stdout
+    config.write_text("max-model-len: many\n")
+    done = run("inspect", MODEL, "--config", config)
+    assert done.returncode == 2 and "--max-model-len: many is not a whole number" in done.stderr
+
+
+def request_lines(server, count):
+    """The log's lines about requests, when there are `count` of them."""
+    for _ in range(500):
+        lines = [json.loads(line) for line in server.lines if line.startswith("{")]
+        found = [line for line in lines if line["message"] == "request"]
+        if len(found) >= count:
+            return found
+        time.sleep(0.01)
+    raise AssertionError("".join(server.lines))
+
+
+def test_a_line_about_each_request():
+    with Server("--log-format", "json") as server:
+        client = server.client()
+        secret = "What is 17 + 25? xyzzy"
+        message = [{"role": "user", "content": secret}]
+        answer = client.chat.completions.with_raw_response.create(
+            model=server.name, messages=message, max_tokens=9, extra_body={"ignore_eos": True}
+        )
+        usage = answer.parse().usage
+        stream = client.completions.create(model=server.name, prompt="A", max_tokens=5, n=2, stream=True,
+                                           extra_body={"ignore_eos": True})  # fmt: skip
+        assert list(stream)
+        with pytest.raises(openai.BadRequestError):
+            client.completions.create(model=server.name, prompt="A " * 100_000, max_tokens=5)
+        first, second, *_ = request_lines(server, 2)
+        assert first["id"] == answer.headers["X-Request-Id"] and first["model"] == server.name
+        assert (first["in"], first["out"], first["cached"]) == (usage.prompt_tokens, 9, 0)
+        assert first["finish"] == "length" and 0 < first["ttft_ms"] <= first["total_ms"] and first["tpot_ms"] > 0
+        assert second["out"] == 10 and second["finish"] == "length"
+        text = "".join(server.lines)
+        assert "xyzzy" not in text
+        for part in ("model:     minnow-6m (llama", "backend:   ", "context:   ", "KV cache:  ", "/docs"):
+            assert part in text
+
+
+def test_requests_need_not_be_logged():
+    with Server("--disable-log-requests") as server:
+        server.client().completions.create(model=server.name, prompt="A", max_tokens=2)
+        server.wait_idle()
+        assert "request id=" not in "".join(server.lines)
+
+
+def test_openapi_document_is_valid(server):
+    document = httpx.get(server.url + "/openapi.json").json()
+    openapi_spec_validator.validate(document)
+    chat = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert {"messages", "model", "temperature"} <= set(chat["properties"])
+    # The schema takes a usual request and refuses a wrong one.
+    validator = jsonschema.Draft202012Validator(chat)
+    good = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 0.5, "stop": ["a"], "seed": None}
+    assert validator.is_valid(good)
+    for wrong in ({"temperature": 3}, {"temperature": "x"}, {"messages": 1}, {"stop": 1}):
+        assert not validator.is_valid({**good, **wrong}), wrong
+    page = httpx.get(server.url + "/docs")
+    assert page.headers["content-type"].startswith("text/html") and "/v1/chat/completions" in page.text
