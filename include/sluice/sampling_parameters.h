@@ -1,18 +1,60 @@
-// The numbers among SamplingParams: one row each. The engine's checks, HTTP fields, command-line flags and their
-// documentation are made from the rows.
+// How tokens are chosen: SamplingParams, and one row for each number among them. The engine's checks, the fields of
+// every API, the flags of the command line and their documentation are made from the rows.
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
+#include <vector>
 
-#include "sluice/request.h"
+#include "sluice/shared_list.h"
+#include "sluice/token.h"
 
 namespace sluice {
 
+// Limits on the stop strings of a request.
+inline constexpr size_t kMaxStopStrings = 1024;
+inline constexpr size_t kMaxStopBytes = 64 << 10;  // bytes of all stop strings together
+
+// How tokens are chosen. Names and meanings follow vLLM and OpenAI. The order of processing is: logit_bias and
+// allowed_token_ids, min_tokens, penalties, top_n_sigma, temperature, then top_k, top_p and min_p on the distribution,
+// then one sample. Engine::submit checks every range given here.
+struct SamplingParams {
+  double temperature = 1.0;         // 0 .. 2; 0: greedy (the lowest id wins a tie)
+  int top_k = 0;                    // 0 or -1: all
+  double top_p = 1.0;               // (0, 1]
+  double min_p = 0.0;               // [0, 1], relative to the most likely token
+  double top_n_sigma = 0.0;         // standard deviations of the logits below the largest one; 0 or less: off
+  double repetition_penalty = 1.0;  // > 0, over prompt and output (Keskar et al. 2019, arXiv:1909.05858)
+  double presence_penalty = 0.0;    // -2 .. 2, over the output
+  double frequency_penalty = 0.0;   // -2 .. 2, over the output
+  std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
+  SharedList<TokenId> allowed_token_ids{};              // at most as many as the vocabulary has tokens; empty: all
+  // The same seed and request give the same tokens in every batch. None: derived from the engine's seed.
+  std::optional<int64_t> seed{};
+  // The text ends before the first stop string, which may span tokens. At most kMaxStopStrings, none of them empty,
+  // with at most kMaxStopBytes together.
+  SharedList<std::string> stop{};
+  std::vector<TokenId> stop_token_ids{};  // tokens that end the text
+  bool include_stop_str_in_output = false;
+  bool ignore_eos = false;
+  int min_tokens = 0;                    // output tokens before an end token or a stop string counts
+  std::optional<int> max_tokens{};       // output tokens, at least 1; none: up to the context length
+  std::optional<int> logprobs{};         // most likely alternatives per output token; 0: only the token's own
+  std::optional<int> prompt_logprobs{};  // like logprobs, for each prompt token but the first
+  bool skip_special_tokens = true;       // leave special tokens out of the text
+};
+
 struct SamplingParameter {
-  // What a value other than the default changes: single logits, all logits, or which tokens may be sampled.
-  enum class Effect { kPenalty, kScale, kFilter };
+  // What a value other than the default changes: single logits, all logits, which tokens may be sampled, or how another
+  // parameter works.
+  enum class Effect { kPenalty, kScale, kFilter, kSetting };
+  // APIs with the field, besides those of OpenAI, which have all.
+  enum Dialect : unsigned { kLlamaCpp = 1, kOllama = 2, kTgi = 4, kAnthropic = 8, kAllDialects = 15 };
   using Field = std::variant<double SamplingParams::*, int SamplingParams::*>;
 
   std::string_view name;  // of the request's field; the command's flag has '-' for '_'
@@ -21,8 +63,14 @@ struct SamplingParameter {
   bool above_min = false;   // the range excludes min itself
   Effect effect = Effect::kFilter;
   std::string_view fallback = {};  // the default, for readers
+  unsigned dialects = 0;
+  std::string_view llama_name = {};  // the field's name in llama.cpp's API and Ollama's, if it differs
   std::string_view help = {};
 
+  constexpr std::string_view name_in(Dialect dialect) const {
+    const bool llama = dialect == kLlamaCpp || dialect == kOllama;
+    return llama && !llama_name.empty() ? llama_name : name;
+  }
   constexpr bool is_integer() const { return std::holds_alternative<int SamplingParams::*>(field); }
   constexpr double of(const SamplingParams& params) const {
     return std::visit([&](auto member) { return static_cast<double>(params.*member); }, field);
@@ -40,6 +88,7 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .max = 2,
      .effect = SamplingParameter::Effect::kScale,
      .fallback = "the model's, else 1",
+     .dialects = SamplingParameter::kAllDialects,
      .help = "divides the logits; 0 always takes the most likely token"},
     {.name = "top_p",
      .field = &SamplingParams::top_p,
@@ -47,24 +96,28 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .max = 1,
      .above_min = true,
      .fallback = "the model's, else 1",
+     .dialects = SamplingParameter::kAllDialects,
      .help = "sample from the smallest set of tokens with this much probability"},
     {.name = "top_k",
      .field = &SamplingParams::top_k,
      .min = -1,
      .max = 2147483647,
      .fallback = "the model's, else 0",
+     .dialects = SamplingParameter::kAllDialects,
      .help = "sample from this many most likely tokens (0 or -1: all)"},
     {.name = "min_p",
      .field = &SamplingParams::min_p,
      .min = 0,
      .max = 1,
      .fallback = "the model's, else 0",
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama,
      .help = "least probability, relative to the most likely token"},
     {.name = "top_n_sigma",
      .field = &SamplingParams::top_n_sigma,
      .min = -1,
      .max = 1000,
      .fallback = "0",
+     .dialects = SamplingParameter::kLlamaCpp,
      .help = "sample from logits within this many standard deviations of the largest one (0 or less: all)"},
     {.name = "presence_penalty",
      .field = &SamplingParams::presence_penalty,
@@ -72,6 +125,7 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .max = 2,
      .effect = SamplingParameter::Effect::kPenalty,
      .fallback = "0",
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama,
      .help = "subtracted from the logits of tokens that are in the output"},
     {.name = "frequency_penalty",
      .field = &SamplingParams::frequency_penalty,
@@ -79,6 +133,7 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .max = 2,
      .effect = SamplingParameter::Effect::kPenalty,
      .fallback = "0",
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi,
      .help = "subtracted once for each time that a token is in the output"},
     {.name = "repetition_penalty",
      .field = &SamplingParams::repetition_penalty,
@@ -86,7 +141,40 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .max = 1000000,
      .effect = SamplingParameter::Effect::kPenalty,
      .fallback = "the model's, else 1",
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi,
+     .llama_name = "repeat_penalty",
      .help = "factor for tokens of prompt and output"},
+});
+
+// A sampling field of other servers that this engine lacks. It is refused unless its value is null or asks for nothing.
+struct MissingSampler {
+  std::string_view name;
+  std::string_view neutral;  // a JSON array of the values that ask for nothing
+  unsigned dialects = 0;     // besides OpenAI's
+  bool setting = false;      // of another missing sampler: any number or text may be given, and changes nothing
+};
+
+inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
+    {"typical_p", "[1]", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi},
+    {"tfs_z", "[1]", SamplingParameter::kOllama},
+    {"top_a", "[0]"},
+    {"epsilon_cutoff", "[0]"},
+    {"eta_cutoff", "[0]"},
+    {"smoothing_factor", "[0]"},
+    {"smoothing_curve", "", 0, true},
+    {"dry_multiplier", "[0]", SamplingParameter::kLlamaCpp},
+    {"dry_base", "", SamplingParameter::kLlamaCpp, true},
+    {"dry_allowed_length", "", SamplingParameter::kLlamaCpp, true},
+    {"dry_penalty_last_n", "", SamplingParameter::kLlamaCpp, true},
+    {"dry_sequence_breakers", "", SamplingParameter::kLlamaCpp, true},
+    {"xtc_probability", "[0]", SamplingParameter::kLlamaCpp},
+    {"xtc_threshold", "", SamplingParameter::kLlamaCpp, true},
+    {"mirostat", "[0]", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama},
+    {"mirostat_tau", "", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama, true},
+    {"mirostat_eta", "", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama, true},
+    {"dynatemp_range", "[0]", SamplingParameter::kLlamaCpp},
+    {"dynatemp_exponent", "", SamplingParameter::kLlamaCpp, true},
+    {"no_repeat_ngram_size", "[0]"},
 });
 
 }  // namespace sluice
