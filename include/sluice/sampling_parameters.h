@@ -50,9 +50,9 @@ struct SamplingParams {
 };
 
 struct SamplingParameter {
-  // What a value other than the default changes: single logits, all logits, which tokens may be sampled, or how another
-  // parameter works.
-  enum class Effect { kPenalty, kScale, kFilter, kSetting };
+  // What a value other than the default changes: single logits, all logits, which tokens may be sampled, the same by
+  // the chain of samplers (src/ops/sample_chain.h), or how another parameter works.
+  enum class Effect { kPenalty, kScale, kFilter, kChain, kSetting };
   // APIs with the field, besides those of OpenAI, which have all.
   enum Dialect : unsigned { kLlamaCpp = 1, kOllama = 2, kTgi = 4, kAnthropic = 8, kAllDialects = 15 };
   using Field = std::variant<double SamplingParams::*, int SamplingParams::*>;

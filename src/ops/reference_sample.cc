@@ -6,6 +6,7 @@
 
 #include "ops/reference.h"
 #include "ops/sample.h"
+#include "ops/sample_chain.h"
 
 namespace sluice::ops::reference {
 namespace {
@@ -71,6 +72,83 @@ std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, f
     keeps[token.id] = sample_weight(row.scale * (token.logit - max)) >= row.least;
   }
   return keeps;
+}
+
+// The tokens that a chain of samplers leaves, in order.
+class SortedTokens {
+ public:
+  SortedTokens(const std::vector<float>& logits, float max) : shape(max) {
+    for (size_t i = 0; i < logits.size(); ++i) {
+      if (logits[i] != kMasked) tokens_.push_back({.key = order_key(logits[i], static_cast<int32_t>(i))});
+    }
+    std::ranges::sort(tokens_, {}, &SampleToken::key);
+    reshape();
+  }
+
+  LogitShape shape;
+
+  uint64_t first() const { return tokens_.front().key; }
+  void reshape() {
+    for (SampleToken& token : tokens_) {
+      token.distance = shape.of(logit_of(token.key));
+      token.weight = sample_weight(token.distance);
+    }
+  }
+  template <class F>
+  Sums sums(F&& f) const {
+    Sums all;
+    for (const SampleToken& token : tokens_) f(token, all);
+    return all;
+  }
+  template <class Accept>
+  uint64_t last(Accept&& accept) const {
+    const auto found = std::find_if(tokens_.rbegin(), tokens_.rend(), accept);
+    return found == tokens_.rend() ? 0 : found->key;
+  }
+  template <class Accept>
+  void keep(Accept&& accept) {
+    std::erase_if(tokens_, [&](const SampleToken& token) { return !accept(token); });
+    shape.start_at(logit_of(first()));
+    reshape();
+  }
+  template <class F>
+  void keep_prefix(F&& amount, uint64_t enough) {
+    size_t kept = 0;
+    for (uint64_t sum = 0; kept < tokens_.size() && sum < enough;) sum += amount(tokens_[kept++]);
+    tokens_.resize(kept);
+  }
+  template <class Rank, class F>
+  uint64_t cut(Rank&& rank, F&& amount, uint64_t enough) const {
+    std::vector<SampleToken> list = tokens_;
+    std::ranges::stable_sort(list, {}, rank);
+    uint64_t sum = 0;
+    for (const SampleToken& token : list) {
+      sum += amount(token);
+      if (sum >= enough) return rank(token);
+    }
+    return ~uint64_t{0};
+  }
+  int32_t sample(const SampleRow& row) const {
+    TopLogit best{.id = 0, .logit = kMasked};  // with the score for a logit
+    for (const SampleToken& token : tokens_) {
+      const int32_t id = id_of(token.key);
+      const float noisy = sample_score(1.0f, token.distance, sample_bits(row, static_cast<uint32_t>(id) / 4)[id % 4]);
+      if (before({.id = id, .logit = noisy}, best)) best = {.id = id, .logit = noisy};
+    }
+    return best.id;
+  }
+
+ private:
+  std::vector<SampleToken> tokens_;
+};
+
+int32_t sample_chain(const SampleArgs& args, const SampleRow& row, const std::vector<float>& logits, float max) {
+  if (max == kMasked) return SampledRow::kNoneLeft;
+  SortedTokens tokens(logits, max);
+  for (int32_t i = 0; i < row.steps; ++i) {
+    apply(args.steps.as<const SamplerStep>()[row.first_step + i], row, tokens);
+  }
+  return tokens.sample(row);
 }
 
 // Returns the largest logit, or +infinity if any logit is NaN or +infinity.
@@ -140,7 +218,9 @@ SampledRow sample_row(const SampleArgs& args, int64_t index) {
   } else {
     const std::vector<float> logits = edit(args, row, raw, vocab);
     const float max = worst_or_max(logits.data(), vocab);
-    sampled.token = max == INFINITY ? SampledRow::kNoneLeft : choose(row, logits, max);
+    sampled.token = max == INFINITY ? SampledRow::kNoneLeft
+                    : row.steps > 0 ? sample_chain(args, row, logits, max)
+                                    : choose(row, logits, max);
   }
   if (row.report >= 0) {
     report(row, raw, vocab, sampled, row.report > 0 ? args.top.as<TopLogit>() + index * kMostTop : nullptr);

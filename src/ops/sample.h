@@ -37,6 +37,9 @@ struct SampleRow {
   float least = 0.0f;  // min-p: keeps tokens of at least this weight, relative to the largest logit's weight of 1
   double mass = 1.0;   // top-p, < 1: keeps the shortest prefix in order that has at least this share of the weight
 
+  // With steps > 0, the samplers in this range of SampleArgs::steps take the place of scale and filters.
+  int32_t first_step = 0, steps = 0;
+
   int32_t target = -1;                                         // >= 0: takes this token without sampling
   int32_t first_edit = 0, edits = 0;                           // range in SampleArgs::edits
   float repetition = 1.0f, presence = 0.0f, frequency = 0.0f;  // penalties, see LogitEdit
@@ -104,6 +107,7 @@ struct SampleArgs {
   Tensor for_host;  // out: a copy of `sampled` in pinned memory; may be empty
   // These may be empty if no row asks for them:
   Tensor edits;  // in, out: bytes of LogitEdit
+  Tensor steps;  // bytes of SamplerStep (ops/sample_chain.h)
   Tensor masks;  // uint32 [masks, mask_words(vocabulary)] as bytes; bit id % 32 of word id / 32 allows token id
   Tensor top;    // out: bytes of TopLogit [samples, kMostTop]
 };

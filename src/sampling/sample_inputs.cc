@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "sampling/steps.h"
 
 namespace sluice {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr size_t kEditsPerRow = 1024, kLeastEdits = 1 << 16;  // capacity, shared by all rows
 constexpr size_t kMasks = 512;
+constexpr size_t kMostSteps = 32;  // of a row
 
 bool holds_end(const SampleTask& task) { return task.position < task.params->min_tokens; }
 // A constraint's mask may tell whether anything but the end may come; else biases exclude end tokens.
@@ -54,7 +56,8 @@ SampleInputs::SampleInputs(ops::Device& device, int rows, int vocab, ThreadPool*
       mask_words_(static_cast<size_t>(ops::mask_words(vocab))),
       rows_(static_cast<size_t>(rows) * sizeof(ops::SampleRow), device.pinned_memory()),
       edits_(device, most_edits_ * sizeof(ops::LogitEdit)),
-      masks_(device, most_masks_ * mask_words_ * sizeof(uint32_t)) {}
+      masks_(device, most_masks_ * mask_words_ * sizeof(uint32_t)),
+      steps_(device, static_cast<size_t>(rows) * kMostSteps * sizeof(ops::SamplerStep)) {}
 
 void SampleInputs::clear() { edits_reserved_ = masks_reserved_ = 0; }
 
@@ -85,12 +88,27 @@ ops::SampleRow SampleInputs::row_of(const SampleTask& task) {
     row.frequency = static_cast<float>(p.frequency_penalty);
   }
   if (p.temperature < kGreedyBelow) return row;
+  if (has_chain(p)) {
+    write_steps(task, row);
+    return row;
+  }
   row.scale = static_cast<float>(1.0 / p.temperature);
   row.sigmas = static_cast<float>(p.top_n_sigma);
   if (p.top_k > 0 && p.top_k < vocab_) row.count = p.top_k;
   row.mass = p.top_p;
   row.least = static_cast<float>(p.min_p);
   return row;
+}
+
+void SampleInputs::write_steps(const SampleTask& task, ops::SampleRow& row) {
+  chain_.clear();
+  append_steps(task, chain_);
+  CHECK(chain_.size() <= kMostSteps, "{} samplers", chain_.size());
+  row.scale = 1.0f;  // it samples
+  row.first_step = static_cast<int32_t>(steps_written_);
+  row.steps = static_cast<int32_t>(chain_.size());
+  std::ranges::copy(chain_, steps_.as<ops::SamplerStep>() + steps_written_);
+  steps_written_ += chain_.size();
 }
 
 void SampleInputs::write_edits(const SampleTask& task) {
@@ -173,7 +191,7 @@ void SampleInputs::write_masks() {
 
 void SampleInputs::fill(std::span<const SampleTask> tasks) {
   auto* rows = reinterpret_cast<ops::SampleRow*>(rows_.data());
-  rows_written_ = edits_written_ = masks_written_ = 0;
+  rows_written_ = edits_written_ = masks_written_ = steps_written_ = 0;
   top_asked_ = false;
   jobs_.clear();
   for (const SampleTask& task : tasks) {
@@ -201,6 +219,7 @@ void SampleInputs::send(ops::Queue& queue, ops::SampleArgs& args) {
   args.rows = Tensor(rows_.data(), &kUInt8, {static_cast<int64_t>(rows_written_ * sizeof(ops::SampleRow))});
   args.edits = copied(edits_, edits_written_ * sizeof(ops::LogitEdit));
   args.masks = copied(masks_, masks_written_ * mask_words_ * sizeof(uint32_t));
+  args.steps = copied(steps_, steps_written_ * sizeof(ops::SamplerStep));
 }
 
 }  // namespace sluice

@@ -68,6 +68,7 @@ void Sampler::launch(ops::Ctx& c, std::span<const SampleTask> tasks) {
                          .sampled = sampled_rows_,
                          .for_host = sampled_.on_host(bytes),
                          .edits = {},
+                         .steps = {},
                          .masks = {},
                          .top = top_.on_device(tasks.size() * ops::kMostTop * sizeof(ops::TopLogit))};
     inputs_.send(queue_, args);

@@ -1,0 +1,177 @@
+// The chain of samplers that a row may go through before a token is sampled. Each sampler is one function below, which
+// runs on every device.
+//
+// A device gives the functions a class `Tokens`. It holds the tokens that are left, and has these members:
+//   first()               the key of the first token in order
+//   shape                 how logits become distances from the first one
+//   sums(f)               calls f(token, Sums&) for every token, and adds up
+//   last(accept)          the largest key of the tokens for which accept(token) holds; 0 if there is none
+//   keep(accept)          keeps the tokens for which accept(token) holds. There is one, and they are neighbours in
+//   order. keep_prefix(f, least) keeps the shortest prefix in order whose amounts f(token) add up to at least `least`;
+//   all
+//                         tokens if they do not
+//   cut(rank, f, least)   the same for another order, that of rank(token): returns the rank of the last token of the
+//                         prefix, or ~0 if the amounts do not add up
+//   reshape()             must be called after `shape` has changed
+// Sums are of integers, so that they do not depend on the order in which a device adds.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "ops/sample.h"
+
+namespace sluice::ops {
+
+#ifdef __CUDACC__
+#define SLUICE_SAMPLER __device__ inline
+#else
+#define SLUICE_SAMPLER inline
+#endif
+
+enum class SamplerKind : int32_t {
+  kTemperature,  // a: 1 / temperature
+  kTopNSigma,    // b: standard deviations
+  kTopK,         // count: tokens
+  kTopP,         // a: share of the probability
+  kMinP,         // b: weight, relative to the first token
+};
+
+// One sampler of a row's chain: plain data that the device reads. SamplerKind says what the numbers are.
+struct SamplerStep {
+  SamplerKind kind = SamplerKind::kTemperature;
+  int32_t count = 0;
+  double a = 0.0;
+  float b = 0.0f, c = 0.0f;
+};
+
+// Maps tokens to integers in their order: higher logits first, among equal logits the lower id.
+SLUICE_SAMPLE_MATH uint64_t order_key(float logit, int32_t id) {
+  const uint32_t bits = bits_of(logit == 0.0f ? 0.0f : logit);  // -0 is 0
+  return uint64_t{(bits >> 31) != 0 ? bits : 0x7fffffffu - bits} << 32 | static_cast<uint32_t>(id);
+}
+SLUICE_SAMPLE_MATH float logit_of(uint64_t key) {
+  const auto bits = static_cast<uint32_t>(key >> 32);
+  return float_of((bits >> 31) != 0 ? bits : 0x7fffffffu - bits);
+}
+SLUICE_SAMPLE_MATH int32_t id_of(uint64_t key) { return static_cast<int32_t>(key & 0xffffffffu); }
+
+// Returns x, which is at least 0, in units of 1 / kSampleWeightUnits.
+SLUICE_SAMPLE_MATH uint64_t sample_units(float x) {
+#ifdef __CUDA_ARCH__
+  return __float2ull_rn(x * kSampleWeightUnits);
+#else
+  return static_cast<uint64_t>(__builtin_llrint(static_cast<double>(x) * static_cast<double>(kSampleWeightUnits)));
+#endif
+}
+
+// Maps a logit to its distance from the first token that is left, which is 0 or less: the exponent of its weight.
+// Temperatures and the like are parts of the map. Each takes the distance d from a base to d * (linear + square * d +
+// cube * d * d).
+class LogitShape {
+ public:
+  SLUICE_SAMPLE_MATH explicit LogitShape(float max) { parts_[0].base = max; }
+
+  SLUICE_SAMPLE_MATH float of(float logit) const { return value(logit) - top_; }
+  // Further distances are those of a change that keeps 0 and the order.
+  SLUICE_SAMPLE_MATH void add(float linear, float square = 0.0f, float cube = 0.0f) {
+    parts_[count_++] = {.base = top_, .linear = linear, .square = square, .cube = cube};
+    top_ = 0.0f;
+  }
+  // Distances are now from this logit.
+  SLUICE_SAMPLE_MATH void start_at(float logit) { top_ = value(logit); }
+
+ private:
+  struct Part {
+    float base = 0.0f, linear = 1.0f, square = 0.0f, cube = 0.0f;
+  };
+  static constexpr int kMostParts = 4;
+  static constexpr float kFar = -1e9f;  // keeps powers finite; the weight is 0 long before
+
+  SLUICE_SAMPLE_MATH float value(float logit) const {
+    float d = logit;
+    for (int i = 0; i < count_; ++i) {
+      const Part& p = parts_[i];
+      d = d - p.base < kFar ? kFar : d - p.base;
+      const bool straight = p.square == 0.0f && p.cube == 0.0f;
+      d = times(d, straight ? p.linear : fused(fused(p.cube, d, p.square), d, p.linear));
+    }
+    return d;
+  }
+
+  Part parts_[kMostParts];
+  int count_ = 1;
+  float top_ = 0.0f;
+};
+
+// A token that is left.
+struct SampleToken {
+  uint64_t key = 0;
+  float distance = 0.0f;  // of LogitShape
+  float weight = 0.0f;    // exp(distance)
+
+  SLUICE_SAMPLE_MATH uint64_t units() const { return sample_units(weight); }
+};
+
+struct Sums {
+  uint64_t a = 0, b = 0, c = 0;
+};
+
+template <class Tokens>
+SLUICE_SAMPLER uint64_t total_units(Tokens& tokens) {
+  return tokens.sums([](const SampleToken& token, Sums& sums) { sums.a += token.units(); }).a;
+}
+
+// The samplers.
+
+template <class Tokens>
+SLUICE_SAMPLER void scale(Tokens& tokens, float factor) {
+  tokens.shape.add(factor);
+  tokens.reshape();
+}
+
+// Tang et al. 2024, arXiv:2411.07641
+template <class Tokens>
+SLUICE_SAMPLER void top_n_sigma(Tokens& tokens, float n) {
+  const Sums sums = tokens.sums([](const SampleToken& token, Sums& all) {
+    const auto distance = static_cast<uint64_t>(distance_units(0.0f, token.distance));
+    ++all.a, all.b += distance, all.c += distance * distance;
+  });
+  const float least = sigma_cutoff(0.0f, n, {.tokens = sums.a, .sum = sums.b, .squares = sums.c});
+  tokens.keep([=](const SampleToken& token) { return token.distance >= least; });
+}
+
+template <class Tokens>
+SLUICE_SAMPLER void top_k(Tokens& tokens, int32_t count) {
+  tokens.keep_prefix([](const SampleToken&) { return uint64_t{1}; }, static_cast<uint64_t>(count));
+}
+
+// Holtzman et al. 2020, arXiv:1904.09751
+template <class Tokens>
+SLUICE_SAMPLER void top_p(Tokens& tokens, double mass) {
+  const auto least = static_cast<uint64_t>(ceil(mass * static_cast<double>(total_units(tokens))));
+  tokens.keep_prefix([](const SampleToken& token) { return token.units(); }, least);
+}
+
+template <class Tokens>
+SLUICE_SAMPLER void min_p(Tokens& tokens, float least) {
+  tokens.keep([=](const SampleToken& token) { return token.weight >= least; });
+}
+
+template <class Tokens>
+SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tokens) {
+  switch (step.kind) {
+    case SamplerKind::kTemperature:
+      return scale(tokens, static_cast<float>(step.a));
+    case SamplerKind::kTopNSigma:
+      return top_n_sigma(tokens, step.b);
+    case SamplerKind::kTopK:
+      return top_k(tokens, step.count);
+    case SamplerKind::kTopP:
+      return top_p(tokens, step.a);
+    case SamplerKind::kMinP:
+      return min_p(tokens, step.b);
+  }
+}
+
+}  // namespace sluice::ops

@@ -1,0 +1,18 @@
+// Which samplers a request's tokens go through, in which order: its parameters as a chain for the sample op.
+#pragma once
+
+#include <vector>
+
+#include "batch/sample_task.h"
+#include "ops/sample_chain.h"
+
+namespace sluice {
+
+// Whether tokens are sampled by a chain. The sample op has a quicker way for temperature, top_k, top_p, min_p and
+// top_n_sigma in their usual order.
+bool has_chain(const SamplingParams& params);
+
+// Adds the chain of a task that has one.
+void append_steps(const SampleTask& task, std::vector<ops::SamplerStep>& steps);
+
+}  // namespace sluice
