@@ -50,9 +50,10 @@ struct SamplingParams {
 };
 
 struct SamplingParameter {
-  // What a value other than the default changes: single logits, all logits, which tokens may be sampled, the same by
-  // the chain of samplers (src/ops/sample_chain.h), or how another parameter works.
-  enum class Effect { kPenalty, kScale, kFilter, kChain, kSetting };
+  // What a value other than the default changes: single logits by counts of tokens or by the text so far, all logits,
+  // which tokens may be sampled, the same by the chain of samplers (src/ops/sample_chain.h), or how another parameter
+  // works.
+  enum class Effect { kPenalty, kHistory, kScale, kFilter, kChain, kSetting };
   // APIs with the field, besides those of OpenAI, which have all.
   enum Dialect : unsigned { kLlamaCpp = 1, kOllama = 2, kTgi = 4, kAnthropic = 8, kAllDialects = 15 };
   using Field = std::variant<double SamplingParams::*, int SamplingParams::*>;
@@ -62,6 +63,7 @@ struct SamplingParameter {
   double min = 0, max = 0;  // inclusive
   bool above_min = false;   // the range excludes min itself
   Effect effect = Effect::kFilter;
+  bool stateful = false;           // a chain's sampler that remembers what was sampled before
   std::string_view fallback = {};  // the default, for readers
   unsigned dialects = 0;
   std::string_view llama_name = {};  // the field's name in llama.cpp's API and Ollama's, if it differs
@@ -145,6 +147,19 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .llama_name = "repeat_penalty",
      .help = "factor for tokens of prompt and output"},
 });
+
+// Whether a parameter for which `is(row)` holds differs from its default.
+template <class Is>
+bool any_parameter(const SamplingParams& params, Is is) {
+  static const SamplingParams kNeutral;
+  for (const SamplingParameter& row : kSamplingParameters) {
+    if (is(row) && row.of(params) != row.of(kNeutral)) return true;
+  }
+  return false;
+}
+inline bool any_parameter(const SamplingParams& params, SamplingParameter::Effect effect) {
+  return any_parameter(params, [=](const SamplingParameter& row) { return row.effect == effect; });
+}
 
 // A sampling field of other servers that this engine lacks. It is refused unless its value is null or asks for nothing.
 struct MissingSampler {

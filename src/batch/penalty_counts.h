@@ -18,10 +18,7 @@ class PenaltyCounts {
   };
 
   static bool needed(const SamplingParams& params) {
-    static const SamplingParams kNeutral;
-    return std::ranges::any_of(kSamplingParameters, [&](const SamplingParameter& row) {
-      return row.effect == SamplingParameter::Effect::kPenalty && row.of(params) != row.of(kNeutral);
-    });
+    return any_parameter(params, SamplingParameter::Effect::kPenalty);
   }
 
   void add_prompt(std::span<const TokenId> tokens) {

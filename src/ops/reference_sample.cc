@@ -128,27 +128,33 @@ class SortedTokens {
     }
     return ~uint64_t{0};
   }
-  int32_t sample(const SampleRow& row) const {
+  template <class F>
+  Sums ranked(int count, F&& f) const {
+    Sums all;
+    const int ranks = std::min(count, static_cast<int>(tokens_.size()));
+    for (int i = 0; i < ranks; ++i) f(i, ranks, tokens_[static_cast<size_t>(i)], all);
+    return all;
+  }
+  template <class Exponent>
+  uint64_t sample(const SampleRow& row, Exponent&& exponent) const {
     TopLogit best{.id = 0, .logit = kMasked};  // with the score for a logit
+    uint64_t winner = first();
     for (const SampleToken& token : tokens_) {
       const int32_t id = id_of(token.key);
-      const float noisy = sample_score(1.0f, token.distance, sample_bits(row, static_cast<uint32_t>(id) / 4)[id % 4]);
-      if (before({.id = id, .logit = noisy}, best)) best = {.id = id, .logit = noisy};
+      const float noisy = sample_score(1.0f, exponent(token), sample_bits(row, static_cast<uint32_t>(id) / 4)[id % 4]);
+      if (before({.id = id, .logit = noisy}, best)) best = {.id = id, .logit = noisy}, winner = token.key;
     }
-    return best.id;
+    return winner;
   }
 
  private:
   std::vector<SampleToken> tokens_;
 };
 
-int32_t sample_chain(const SampleArgs& args, const SampleRow& row, const std::vector<float>& logits, float max) {
-  if (max == kMasked) return SampledRow::kNoneLeft;
+SampledRow sample_chain(const SampleArgs& args, const SampleRow& row, const std::vector<float>& logits, float max) {
+  if (max == kMasked) return {.token = SampledRow::kNoneLeft};
   SortedTokens tokens(logits, max);
-  for (int32_t i = 0; i < row.steps; ++i) {
-    apply(args.steps.as<const SamplerStep>()[row.first_step + i], row, tokens);
-  }
-  return tokens.sample(row);
+  return run_chain(row, args.steps.as<const SamplerStep>() + row.first_step, tokens);
 }
 
 // Returns the largest logit, or +infinity if any logit is NaN or +infinity.
@@ -218,9 +224,14 @@ SampledRow sample_row(const SampleArgs& args, int64_t index) {
   } else {
     const std::vector<float> logits = edit(args, row, raw, vocab);
     const float max = worst_or_max(logits.data(), vocab);
-    sampled.token = max == INFINITY ? SampledRow::kNoneLeft
-                    : row.steps > 0 ? sample_chain(args, row, logits, max)
-                                    : choose(row, logits, max);
+    if (max == INFINITY) {
+      sampled.token = SampledRow::kNoneLeft;
+    } else if (row.steps > 0) {
+      const SampledRow chosen = sample_chain(args, row, logits, max);
+      sampled.token = chosen.token, sampled.probability = chosen.probability;
+    } else {
+      sampled.token = choose(row, logits, max);
+    }
   }
   if (row.report >= 0) {
     report(row, raw, vocab, sampled, row.report > 0 ? args.top.as<TopLogit>() + index * kMostTop : nullptr);

@@ -10,9 +10,12 @@
 //   order. keep_prefix(f, least) keeps the shortest prefix in order whose amounts f(token) add up to at least `least`;
 //   all
 //                         tokens if they do not
-//   cut(rank, f, least)   the same for another order, that of rank(token): returns the rank of the last token of the
-//                         prefix, or ~0 if the amounts do not add up
+//   cut(rank, f, least)   the same for another order, that of rank(token), below 2^32: returns the rank of the last
+//                         token of the prefix, or ~0 if the amounts do not add up
+//   ranked(count, f)      calls f(rank, ranks, token, Sums&) for the first `count` tokens, or all if there are fewer,
+//                         where rank is 0 .. ranks - 1; adds up
 //   reshape()             must be called after `shape` has changed
+//   sample(row, f)        samples a token, where the exponent of a token's weight is f(token); returns its key
 // Sums are of integers, so that they do not depend on the order in which a device adds.
 #pragma once
 
@@ -172,6 +175,20 @@ SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tok
     case SamplerKind::kMinP:
       return min_p(tokens, step.b);
   }
+}
+
+// Runs the chain of a row and samples a token.
+template <class Tokens>
+SLUICE_SAMPLER SampledRow run_chain(const SampleRow& row, const SamplerStep* steps, Tokens& tokens) {
+  for (int32_t i = 0; i < row.steps; ++i) apply(steps[i], row, tokens);
+  const uint64_t key = tokens.sample(row, [](const SampleToken& token) { return token.distance; });
+  SampledRow sampled;
+  sampled.token = id_of(key);
+  if (row.wants_probability != 0) {
+    const auto total = static_cast<float>(total_units(tokens));
+    sampled.probability = sample_weight(tokens.shape.of(logit_of(key))) / (total / kSampleWeightUnits);
+  }
+  return sampled;
 }
 
 }  // namespace sluice::ops

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "sampling/history.h"
 #include "sampling/steps.h"
 
 namespace sluice {
@@ -26,7 +27,7 @@ bool masks_ends(const SampleTask& task) { return holds_end(task) && !decides_end
 size_t most_edits_of(const SampleTask& task, int vocab) {
   if (task.plain || task.target >= 0) return 0;
   return std::min(task.params->logit_bias.size() + (masks_ends(task) ? task.end_tokens.size() : 0) +
-                      (task.counts != nullptr ? task.counts->entries().size() : 0),
+                      (task.counts != nullptr ? task.counts->entries().size() : 0) + most_history_edits(task),
                   static_cast<size_t>(vocab));
 }
 
@@ -102,9 +103,10 @@ ops::SampleRow SampleInputs::row_of(const SampleTask& task) {
 
 void SampleInputs::write_steps(const SampleTask& task, ops::SampleRow& row) {
   chain_.clear();
-  append_steps(task, chain_);
+  append_steps(task, vocab_, chain_);
   CHECK(chain_.size() <= kMostSteps, "{} samplers", chain_.size());
   row.scale = 1.0f;  // it samples
+  row.wants_probability = task.state != nullptr ? 1 : 0;
   row.first_step = static_cast<int32_t>(steps_written_);
   row.steps = static_cast<int32_t>(chain_.size());
   std::ranges::copy(chain_, steps_.as<ops::SamplerStep>() + steps_written_);
@@ -120,12 +122,14 @@ void SampleInputs::write_edits(const SampleTask& task) {
     const TokenId id = task.end_tokens[i];
     if (id >= 0 && id < vocab_) biased_.push_back({.id = id, .bias = kMasked});
   }
-  // The biases of a token that occurs twice add up.
+  if (task.tokens != nullptr) append_history_edits(task, biased_);
+  // The changes of a token that occurs twice add up.
   std::ranges::stable_sort(biased_, {}, by_id);
   size_t kept = 0;
   for (const ops::LogitEdit& edit : biased_) {
     if (kept > 0 && biased_[kept - 1].id == edit.id) {
       biased_[kept - 1].bias += edit.bias;
+      biased_[kept - 1].late += edit.late;
     } else {
       biased_[kept++] = edit;
     }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "sampling/steps.h"
 
 namespace sluice {
 
@@ -96,6 +97,7 @@ SampleResult Sampler::read(const SampleTask& task, const ops::SampledRow& sample
     return result;
   }
   result.token = sampled.token;
+  if (task.state != nullptr) result.state = next_state(task, sampled.probability);
   if (task.logprobs < 0 && task.target < 0) return result;
   const double log_sum = sampled.raw_max + std::log(double{sampled.raw_total});
   const auto logprob = [&](float logit) { return static_cast<float>(logit - log_sum); };

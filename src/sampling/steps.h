@@ -12,7 +12,10 @@ namespace sluice {
 // top_n_sigma in their usual order.
 bool has_chain(const SamplingParams& params);
 
-// Adds the chain of a task that has one.
-void append_steps(const SampleTask& task, std::vector<ops::SamplerStep>& steps);
+// What a task's stateful sampler remembers after a token of this probability.
+SamplerState next_state(const SampleTask& task, float probability);
+
+// Adds the chain of a task that has one, for a vocabulary of `vocab` tokens.
+void append_steps(const SampleTask& task, int vocab, std::vector<ops::SamplerStep>& steps);
 
 }  // namespace sluice

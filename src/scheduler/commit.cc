@@ -93,6 +93,8 @@ void Scheduler::fork(Sequence& trunk) {
     auto choice = std::make_unique<Sequence>(trunk);
     choice->rank.index = choice->task.choice = i;
     if (choice->task.counts != nullptr) choice->task.counts = &choice->counts;
+    if (choice->task.tokens != nullptr) choice->task.tokens = &choice->tokens;
+    if (choice->task.state != nullptr) choice->task.state = &choice->sampler_state;
     choice->task.constraint = choice->constraint.get();
     choice->memory = trunk.memory.fork(pools_);
     if (choice->adapter_slot >= 0) adapters_.share(choice->adapter_slot);
@@ -119,6 +121,7 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
       break;
     }
     append(sequence, result.token, event);
+    if (sequence.task.state != nullptr) sequence.sampler_state = result.state;
     if (sequence.task.logprobs >= 0) logprobs_of(event).tokens.push_back(std::move(result.logprobs));
     if (event.finish) break;
   }

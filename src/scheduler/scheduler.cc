@@ -62,6 +62,11 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
     trunk->counts.add_prompt(trunk->tokens);
     trunk->task.counts = &trunk->counts;
   }
+  if (needs_history(sampling)) {
+    trunk->task.tokens = &trunk->tokens;
+    trunk->task.prompt_length = trunk->prompt_length;
+  }
+  if (needs_state(sampling)) trunk->task.state = &trunk->sampler_state;
   if (constraint) {
     trunk->constraint = ConstraintState(std::move(constraint));
     trunk->task.constraint = trunk->constraint.get();
@@ -69,8 +74,9 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
     trunk->jumps =
         options_.jump_ahead && !sampling.logprobs && sampling.logit_bias.empty() && sampling.allowed_token_ids.empty();
   }
-  trunk->speculates =
-      options_.draft && !pools_.recurrent() && trunk->task.counts == nullptr && trunk->task.constraint == nullptr;
+  trunk->speculates = options_.draft && !pools_.recurrent() && trunk->task.counts == nullptr &&
+                      trunk->task.constraint == nullptr && trunk->task.tokens == nullptr &&
+                      trunk->task.state == nullptr;
   enqueue(*trunk);
   state->choices[0] = std::move(trunk);
   const bool added = requests_.emplace(id, std::move(state)).second;

@@ -64,6 +64,7 @@ struct alignas(64) Sequence {
   uint64_t queued_at = 0;  // admissions before it began to wait; kept by the policy
   SequenceMemory memory;
   ConstraintState constraint;  // task.constraint points here
+  SamplerState sampler_state;  // kept only if a sampler has state; task.state points here then
   PenaltyCounts counts;        // kept only if the parameters have a penalty; task.counts points here then
 
   int known() const { return static_cast<int>(tokens.size()); }

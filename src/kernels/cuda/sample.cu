@@ -370,7 +370,9 @@ __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid
         sampled.token = SampledRow::kNoneLeft;
       } else {
         if constexpr (kChain) {
-          sampled.token = sample_chain(s, request, row, chosen.max, p.steps + request.first_step);
+          BlockTokens tokens(s, row, chosen.max);
+          const SampledRow after = ops::run_chain(request, p.steps + request.first_step, tokens);
+          sampled.token = after.token, sampled.probability = after.probability;
         } else {
           sampled.token = cut ? sample_kept(s, {request, row, max}) : chosen.sampled.id;
         }

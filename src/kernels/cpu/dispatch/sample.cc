@@ -61,7 +61,7 @@ class RowSampler {
     sampled.raw_max = in_.max;
     if (row_.report > 0) list_top(sampled);
     if (row_.report >= 0) sampled.raw_total = static_cast<float>(loops_.total(in_.logits, in_.max));
-    sampled.token = row_.target >= 0 ? row_.target : choose();
+    sampled.token = row_.target >= 0 ? row_.target : choose(sampled);
     if (row_.report >= 0 && sampled.token >= 0) report_token(sampled);
     return sampled;
   }
@@ -85,14 +85,16 @@ class RowSampler {
     return in_.max != kMasked;
   }
 
-  int32_t choose() {
+  int32_t choose(SampledRow& sampled) {
     if (row_.edits > 0 || row_.mask >= 0) {
       edit();
       if (!scan(scratch_.edited.data())) return SampledRow::kNoneLeft;
     }
     if (row_.steps > 0) {
       const auto* steps = args_.steps.as<const ops::SamplerStep>() + row_.first_step;
-      return sample_chain(in_, {steps, static_cast<size_t>(row_.steps)}, loops_, scratch_.tokens).token;
+      const SampledRow chosen = sample_chain(in_, steps, loops_, scratch_.tokens);
+      sampled.probability = chosen.probability;
+      return chosen.token;
     }
     if (row_.scale <= 0) return in_.argmax;
     scratch_.chunk_weights.resize(scratch_.chunk_max.size());

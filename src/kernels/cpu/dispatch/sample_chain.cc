@@ -2,6 +2,7 @@
 #include "kernels/cpu/dispatch/sample_chain.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "kernels/cpu/dispatch/prefix.h"
@@ -73,14 +74,30 @@ class ListedTokens {
     return rank(*std::max_element(list.begin(), end, before));
   }
 
-  int32_t sample(const ops::SampleRow& row) const {
+  template <class F>
+  Sums ranked(int count, F&& f) const {
+    const int ranks = std::min(count, static_cast<int>(tokens_.size()));
+    std::vector<SampleToken> leading(static_cast<size_t>(ranks));
+    std::partial_sort_copy(tokens_.begin(), tokens_.end(), leading.begin(), leading.end(), by_key);
+    Sums all;
+    for (int i = 0; i < ranks; ++i) f(i, ranks, leading[static_cast<size_t>(i)], all);
+    return all;
+  }
+
+  template <class Exponent>
+  uint64_t sample(const ops::SampleRow& row, Exponent&& exponent) const {
     float best = -std::numeric_limits<float>::infinity();
-    int32_t winner = ops::id_of(first_);
+    uint64_t winner = first_;
+    uint32_t block = ~0u;  // whose bits these are
+    std::array<uint32_t, 4> bits{};
     for (const SampleToken& token : tokens_) {
-      const int32_t id = ops::id_of(token.key);
-      const float score =
-          ops::sample_score(1.0f, token.distance, ops::sample_bits(row, static_cast<uint32_t>(id) / 4)[id % 4]);
-      if (score > best || (score == best && id < winner)) best = score, winner = id;
+      const float weight = exponent(token);
+      if (weight + ops::kMostNoise < best) continue;
+      const auto id = static_cast<uint32_t>(ops::id_of(token.key));
+      if (id / 4 != block) block = id / 4, bits = ops::sample_bits(row, block);
+      const float score = ops::sample_score(1.0f, weight, bits[id % 4]);
+      const bool earlier = static_cast<int32_t>(id) < ops::id_of(winner);
+      if (score > best || (score == best && earlier)) best = score, winner = token.key;
     }
     return winner;
   }
@@ -110,11 +127,10 @@ class ListedTokens {
 
 }  // namespace
 
-ops::SampledRow sample_chain(const SampleInput& in, std::span<const ops::SamplerStep> steps, const SampleLoops& loops,
+ops::SampledRow sample_chain(const SampleInput& in, const ops::SamplerStep* steps, const SampleLoops& loops,
                              std::vector<SampleToken>& tokens) {
   ListedTokens left(in, loops, tokens);
-  for (const ops::SamplerStep& step : steps) ops::apply(step, *in.row, left);
-  return {.token = left.sample(*in.row)};
+  return ops::run_chain(*in.row, steps, left);
 }
 
 }  // namespace sluice::kernels

@@ -1,7 +1,6 @@
 // A row's chain of samplers on CPUs (ops/sample_chain.h).
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "kernels/cpu/dispatch/sample.h"
@@ -10,7 +9,7 @@
 namespace sluice::kernels {
 
 // Samples a token after the chain. `tokens` is scratch.
-ops::SampledRow sample_chain(const SampleInput& in, std::span<const ops::SamplerStep> steps, const SampleLoops& loops,
+ops::SampledRow sample_chain(const SampleInput& in, const ops::SamplerStep* steps, const SampleLoops& loops,
                              std::vector<ops::SampleToken>& tokens);
 
 }  // namespace sluice::kernels

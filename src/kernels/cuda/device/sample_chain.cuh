@@ -63,42 +63,72 @@ class BlockTokens {
   template <class F>
   __device__ void keep_prefix(F&& amount, Sum enough) {
     if (listed_ < 0) {
-      const float top = ops::logit_of(first_);
-      clear_bins(s_);
-      each([&](const ops::SampleToken& token) {
-        const Sum some = amount(token);
-        if (some != 0) atomicAdd(&s_.bins[ops::logit_bin(top, ops::logit_of(token.key))], some);
-      });
-      find_last_bin(s_, 0, [&](Sum) { return enough; });
-      if (s_.last_bin == ops::kLogitBins) return;  // all together are too little
-      const int last = s_.last_bin;
-      each([&](const ops::SampleToken& token) {
-        if (ops::logit_bin(top, ops::logit_of(token.key)) <= last) list(token.key);
-      });
-      __syncthreads();
+      if (!list_prefix(amount, enough)) return;  // all together are too little
       use_list();
       if (listed_ < 0) {
-        last_ = cut_by_digits([](const ops::SampleToken& token) { return Sum{token.key}; }, amount, enough);
+        last_ = cut_by_digits<64>(KeyOf(), amount, enough);
         return;
       }
     }
-    last_ = min(last_, cut_of_list([](const ops::SampleToken& token) { return Sum{token.key}; }, amount, enough));
+    last_ = min(last_, cut_of_list(KeyOf(), amount, enough));
   }
 
   template <class Rank, class F>
   __device__ Sum cut(Rank&& rank, F&& amount, Sum enough) {
-    return listed_ < 0 ? cut_by_digits(rank, amount, enough) : cut_of_list(rank, amount, enough);
+    return listed_ < 0 ? cut_by_digits<32>(rank, amount, enough) : cut_of_list(rank, amount, enough);
   }
 
-  __device__ int sample(const SampleRow& request) {
+  template <class F>
+  __device__ ops::Sums ranked(int count, F&& f) {
+    // The tokens that are left may have to be listed for this only.
+    const Sum last = last_;
+    const int listed = listed_;
+    const auto one = [](const ops::SampleToken&) { return Sum{1}; };
+    if (listed_ < 0 && list_prefix(one, static_cast<Sum>(count)) && s_.listed > kListed) {
+      last_ = cut_by_digits<64>(KeyOf(), one, static_cast<Sum>(count));
+      set_results(0, 0, 0);
+      each([&](const ops::SampleToken& token) { list(token.key); });
+      __syncthreads();
+    } else if (listed_ < 0 && s_.last_bin == ops::kLogitBins) {  // there are fewer
+      set_results(0, 0, 0);
+      each([&](const ops::SampleToken& token) { list(token.key); });
+      __syncthreads();
+    }
+    if (listed_ < 0) listed_ = s_.listed;
+    // Of what is listed, the tokens that are left:
+    __syncthreads();
+    s_.ranks[threadIdx.x] = ~Sum{0};
+    each([&](const ops::SampleToken& token) { s_.ranks[threadIdx.x] = token.key; });
+    __syncthreads();
+    int rank = 0, ranks = 0;
+    for (int i = 0; i < listed_; ++i) {
+      ranks += s_.ranks[i] != ~Sum{0} ? 1 : 0;
+      rank += s_.ranks[i] < s_.ranks[threadIdx.x] ? 1 : 0;
+    }
+    ranks = min(ranks, count);
+    const ops::Sums all = sums([&](const ops::SampleToken& token, ops::Sums& mine) {
+      if (rank < ranks) f(rank, ranks, token, mine);
+    });
+    last_ = last, listed_ = listed;
+    return all;
+  }
+
+  template <class Exponent>
+  __device__ Sum sample(const SampleRow& request, Exponent&& exponent) {
     Best best{-INFINITY, INT32_MAX};
+    Sum own = 0;
     each([&](const ops::SampleToken& token) {
-      if (token.distance + ops::kMostNoise < best.value) return;
+      const float weight = exponent(token);
+      if (weight + ops::kMostNoise < best.value) return;
       const int id = ops::id_of(token.key);
       const std::array<uint32_t, 4> bits = ops::sample_bits(request, static_cast<uint32_t>(id) / 4);
-      best.take(ops::sample_score(1.0f, token.distance, bits[id % 4]), id);
+      best.take(ops::sample_score(1.0f, weight, bits[id % 4]), id);
+      if (best.id == id) own = token.key;
     });
-    return best_of_block(s_.sampled, best).id;
+    const Best winner = best_of_block(s_.sampled, best);
+    if (best.id == winner.id && own != 0) s_.total = own;
+    __syncthreads();
+    return s_.total;
   }
 
  private:
@@ -137,6 +167,30 @@ class BlockTokens {
     if (threadIdx.x % 32 == 0) atomicMax(&s_.sums[1], key);
   }
 
+  struct KeyOf {
+    __device__ Sum operator()(const ops::SampleToken& token) const { return token.key; }
+  };
+
+  // Lists the shortest prefix whose amounts add up to `enough`, and perhaps more tokens. Returns false if all together
+  // are too little.
+  template <class F>
+  __device__ bool list_prefix(F&& amount, Sum enough) {
+    const float top = ops::logit_of(first_);
+    clear_bins(s_);
+    each([&](const ops::SampleToken& token) {
+      const Sum some = amount(token);
+      if (some != 0) atomicAdd(&s_.bins[ops::logit_bin(top, ops::logit_of(token.key))], some);
+    });
+    find_last_bin(s_, 0, [&](Sum) { return enough; });
+    const int last = s_.last_bin;
+    if (last == ops::kLogitBins) return false;
+    each([&](const ops::SampleToken& token) {
+      if (ops::logit_bin(top, ops::logit_of(token.key)) <= last) list(token.key);
+    });
+    __syncthreads();
+    return true;
+  }
+
   __device__ void list(Sum key) {
     if (*static_cast<volatile int*>(&s_.listed) > kListed) return;  // in vain
     const int at = atomicAdd(&s_.listed, 1);
@@ -167,17 +221,18 @@ class BlockTokens {
     return s_.sums[0] < enough ? ~Sum{0} : s_.sums[1];
   }
 
-  template <class Rank, class F>
+  // The same, for ranks below 2^kRankBits, by digits from the highest on.
+  template <int kRankBits, class Rank, class F>
   __device__ Sum cut_by_digits(Rank&& rank, F&& amount, Sum enough) {
     constexpr int kBits = 11;
     static_assert(1 << kBits == ops::kLogitBins);
     Sum prefix = 0, before = 0;  // the rank's highest bits; the sum of the amounts of ranks below them
-    for (int high = 64; high > 0;) {
+    for (int high = kRankBits; high > 0;) {
       const int low = max(high - kBits, 0);
       clear_bins(s_);
       each([&](const ops::SampleToken& token) {
         const Sum own = rank(token);
-        if (high < 64 && own >> high != prefix) return;
+        if (high < kRankBits && own >> high != prefix) return;
         const Sum some = amount(token);
         if (some != 0) atomicAdd(&s_.bins[own >> low & ((1u << (high - low)) - 1)], some);
       });
@@ -195,13 +250,5 @@ class BlockTokens {
   Sum first_, last_ = ~Sum{0};
   int listed_ = -1;  // tokens in the list; -1: the row is read
 };
-
-// Returns the token that is sampled after the chain. `first` is the first token in order.
-__device__ inline int sample_chain(Shared& s, const SampleRow& request, const Row& row, const Best& first,
-                                   const ops::SamplerStep* steps) {
-  BlockTokens tokens(s, row, first);
-  for (int i = 0; i < request.steps; ++i) ops::apply(steps[i], request, tokens);
-  return tokens.sample(request);
-}
 
 }  // namespace sluice::cuda
