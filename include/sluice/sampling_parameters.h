@@ -2,6 +2,7 @@
 // every API, the flags of the command line and their documentation are made from the rows.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -20,9 +21,8 @@ namespace sluice {
 inline constexpr size_t kMaxStopStrings = 1024;
 inline constexpr size_t kMaxStopBytes = 64 << 10;  // bytes of all stop strings together
 
-// How tokens are chosen. Names and meanings follow vLLM and OpenAI. The order of processing is: logit_bias and
-// allowed_token_ids, min_tokens, penalties, top_n_sigma, temperature, then top_k, top_p and min_p on the distribution,
-// then one sample. Engine::submit checks every range given here.
+// How tokens are chosen. Names and meanings follow vLLM, OpenAI and, for samplers that these lack, their inventors.
+// docs/sampling.md has the order in which they apply. Engine::submit checks every range given here.
 struct SamplingParams {
   double temperature = 1.0;         // 0 .. 2; 0: greedy (the lowest id wins a tie)
   int top_k = 0;                    // 0 or -1: all
@@ -33,7 +33,9 @@ struct SamplingParams {
   double presence_penalty = 0.0;    // -2 .. 2, over the output
   double frequency_penalty = 0.0;   // -2 .. 2, over the output
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
-  SharedList<TokenId> allowed_token_ids{};              // at most as many as the vocabulary has tokens; empty: all
+  // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
+  SharedList<std::string> samplers{};
+  SharedList<TokenId> allowed_token_ids{};  // at most as many as the vocabulary has tokens; empty: all
   // The same seed and request give the same tokens in every batch. None: derived from the engine's seed.
   std::optional<int64_t> seed{};
   // The text ends before the first stop string, which may span tokens. At most kMaxStopStrings, none of them empty,
@@ -148,6 +150,33 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .help = "factor for tokens of prompt and output"},
 });
 
+// A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
+struct SamplingTexts {
+  std::string_view name;
+  SharedList<std::string> SamplingParams::*field;
+  size_t most = 0;  // texts, none of them empty, with at most kMaxStopBytes together
+  unsigned dialects = 0;
+  std::string_view fallback = {};
+  std::string_view help = {};
+};
+
+inline constexpr auto kSamplingTexts = std::to_array<SamplingTexts>({
+    {.name = "samplers",
+     .field = &SamplingParams::samplers,
+     .most = 32,
+     .dialects = SamplingParameter::kLlamaCpp,
+     .fallback = "the usual order",
+     .help =
+         "the samplers to use, in this order, by llama.cpp's names (docs/sampling.md); penalties and dry come first, "
+         "and those that are left out are off"},
+});
+
+// Whether `samplers` leaves a sampler on.
+inline bool uses(const SamplingParams& params, std::string_view sampler) {
+  const std::vector<std::string>& names = params.samplers.items();
+  return names.empty() || std::ranges::find(names, sampler) != names.end();
+}
+
 // Whether a parameter for which `is(row)` holds differs from its default.
 template <class Is>
 bool any_parameter(const SamplingParams& params, Is is) {
@@ -159,6 +188,10 @@ bool any_parameter(const SamplingParams& params, Is is) {
 }
 inline bool any_parameter(const SamplingParams& params, SamplingParameter::Effect effect) {
   return any_parameter(params, [=](const SamplingParameter& row) { return row.effect == effect; });
+}
+// Whether a parameter looks at the text so far.
+inline bool needs_history(const SamplingParams& params) {
+  return any_parameter(params, SamplingParameter::Effect::kHistory);
 }
 
 // A sampling field of other servers that this engine lacks. It is refused unless its value is null or asks for nothing.

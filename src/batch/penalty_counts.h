@@ -18,7 +18,7 @@ class PenaltyCounts {
   };
 
   static bool needed(const SamplingParams& params) {
-    return any_parameter(params, SamplingParameter::Effect::kPenalty);
+    return uses(params, "penalties") && any_parameter(params, SamplingParameter::Effect::kPenalty);
   }
 
   void add_prompt(std::span<const TokenId> tokens) {

@@ -38,10 +38,6 @@ struct SampleTask {
   bool plain = false;  // known to have no edits(): the parameters need not be checked again
 };
 
-// Whether a parameter looks at the text so far.
-inline bool needs_history(const SamplingParams& params) {
-  return any_parameter(params, SamplingParameter::Effect::kHistory);
-}
 inline bool needs_state(const SamplingParams& params) {
   return any_parameter(params, [](const SamplingParameter& row) { return row.stateful; });
 }

@@ -26,6 +26,7 @@
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
 #include "engine/runner.h"
+#include "engine/sampling_texts.h"
 #include "engine/text_engine.h"
 #include "engine/validate.h"
 #include "hub/cache.h"
@@ -161,6 +162,7 @@ class EngineImpl final : public TextEngine {
 
   RequestId submit(Request request, EventSink sink) override {
     validate(request, info_.vocab_size);
+    resolve_texts(request.sampling, *tokenizer_);
     check_fits(request, scheduler_options_);
     if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
     const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());

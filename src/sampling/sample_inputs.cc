@@ -88,7 +88,7 @@ ops::SampleRow SampleInputs::row_of(const SampleTask& task) {
     row.presence = static_cast<float>(p.presence_penalty);
     row.frequency = static_cast<float>(p.frequency_penalty);
   }
-  if (p.temperature < kGreedyBelow) return row;
+  if (p.temperature < kGreedyBelow && uses(p, "temperature")) return row;
   if (has_chain(p)) {
     write_steps(task, row);
     return row;

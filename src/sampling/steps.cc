@@ -1,6 +1,10 @@
 // One row for each sampler, in the usual order.
 #include "sampling/steps.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 
 #include "sluice/sampling_parameters.h"
@@ -40,11 +44,37 @@ constexpr Sampler kSamplers[] = {
 
 }  // namespace
 
-bool has_chain(const SamplingParams& params) { return any_parameter(params, SamplingParameter::Effect::kChain); }
+bool has_chain(const SamplingParams& params) {
+  return !params.samplers.empty() || any_parameter(params, SamplingParameter::Effect::kChain);
+}
+
+std::string error_of_order(std::span<const std::string> samplers) {
+  constexpr std::string_view kFirst[] = {"penalties", "dry"};  // those that change single logits
+  std::string known = fmt::format("{}", fmt::join(kFirst, ", "));
+  for (const Sampler& sampler : kSamplers) known += fmt::format(", {}", sampler.name);
+  size_t first = 0;  // of kFirst that may still come
+  for (size_t i = 0; i < samplers.size(); ++i) {
+    const std::string& name = samplers[i];
+    const auto early = static_cast<size_t>(std::ranges::find(kFirst, name) - kFirst);
+    const bool is_early = early < std::size(kFirst);
+    if (!is_early && std::ranges::find(kSamplers, name, &Sampler::name) == std::end(kSamplers)) {
+      return fmt::format("'{}' is not a sampler. Accepted: {}.", name, known);
+    }
+    if (std::ranges::count(samplers, name) > 1) return fmt::format("'{}' is there more than once.", name);
+    if (is_early && early < first) return fmt::format("'{}' comes too late: 'penalties' and 'dry' come first.", name);
+    first = is_early ? early + 1 : std::size(kFirst);
+  }
+  return {};
+}
 
 void append_steps(const SampleTask& task, int vocab, std::vector<SamplerStep>& steps) {
-  for (const Sampler& sampler : kSamplers) {
+  const auto append = [&](const Sampler& sampler) {
     if (sampler.on(*task.params)) steps.push_back(sampler.step(task, vocab));
+  };
+  if (task.params->samplers.empty()) return std::ranges::for_each(kSamplers, append), void();
+  for (const std::string& name : task.params->samplers) {
+    const auto* found = std::ranges::find(kSamplers, name, &Sampler::name);
+    if (found != std::end(kSamplers)) append(*found);
   }
 }
 

@@ -1,6 +1,8 @@
 // Which samplers a request's tokens go through, in which order: its parameters as a chain for the sample op.
 #pragma once
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "batch/sample_task.h"
@@ -11,6 +13,9 @@ namespace sluice {
 // Whether tokens are sampled by a chain. The sample op has a quicker way for temperature, top_k, top_p, min_p and
 // top_n_sigma in their usual order.
 bool has_chain(const SamplingParams& params);
+
+// Returns what is wrong with a list of samplers, or nothing.
+std::string error_of_order(std::span<const std::string> samplers);
 
 // What a task's stateful sampler remembers after a token of this probability.
 SamplerState next_state(const SampleTask& task, float probability);

@@ -94,7 +94,6 @@ constexpr auto kOwnParameters = std::to_array<Parameter>({
     refused("n_probs", "[0]"),
     refused("post_sampling_probs", "[false]"),
     refused("response_fields", "[[]]"),
-    refused("samplers"),
     refused("t_max_predict_ms", "[0]"),
     refused("timings_per_token", "[false]"),
 });

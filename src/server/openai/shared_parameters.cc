@@ -267,7 +267,6 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("mirostat_mode", "[0]"),
     refused("dynamic_temperature", "[false]"),
     refused("min_keep", "[0, 1]"),
-    refused("samplers"),
     refused("sampling_seed", {}, "Use 'seed'"),
     refused("repeat_penalty", "[1]", "Use 'repetition_penalty'"),
     refused("bad_words", "[[]]", "Use 'logit_bias'"),
