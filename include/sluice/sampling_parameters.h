@@ -32,6 +32,7 @@ struct SamplingParams {
   double repetition_penalty = 1.0;  // > 0, over prompt and output (Keskar et al. 2019, arXiv:1909.05858)
   double presence_penalty = 0.0;    // -2 .. 2, over the output
   double frequency_penalty = 0.0;   // -2 .. 2, over the output
+  double typical_p = 1.0;           // (0, 1]; 1: off (Meister et al. 2022, arXiv:2202.00666)
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
@@ -148,6 +149,15 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi,
      .llama_name = "repeat_penalty",
      .help = "factor for tokens of prompt and output"},
+    {.name = "typical_p",
+     .field = &SamplingParams::typical_p,
+     .min = 0,
+     .max = 1,
+     .above_min = true,
+     .effect = SamplingParameter::Effect::kChain,
+     .fallback = "1",
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi,
+     .help = "sample from the tokens whose information is nearest to the expected one, with this much probability"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
@@ -203,7 +213,6 @@ struct MissingSampler {
 };
 
 inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
-    {"typical_p", "[1]", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi},
     {"tfs_z", "[1]", SamplingParameter::kOllama},
     {"top_a", "[0]"},
     {"epsilon_cutoff", "[0]"},

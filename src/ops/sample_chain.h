@@ -38,6 +38,7 @@ enum class SamplerKind : int32_t {
   kTopK,         // count: tokens
   kTopP,         // a: share of the probability
   kMinP,         // b: weight, relative to the first token
+  kTypicalP,     // a: share of the probability
 };
 
 // One sampler of a row's chain: plain data that the device reads. SamplerKind says what the numbers are.
@@ -161,6 +162,38 @@ SLUICE_SAMPLER void min_p(Tokens& tokens, float least) {
   tokens.keep([=](const SampleToken& token) { return token.weight >= least; });
 }
 
+// What a row of tokens has in total: of weights, and of weights times the distances from the first one.
+struct Moments {
+  uint64_t weight = 0, energy = 0;
+
+  // The mean distance, which is at most 0, as a positive number.
+  SLUICE_SAMPLE_MATH float mean() const { return static_cast<float>(energy) / static_cast<float>(weight); }
+  // Nats of the distribution.
+  SLUICE_SAMPLE_MATH float entropy() const {
+    return sample_log(static_cast<float>(weight) / kSampleWeightUnits) + mean();
+  }
+};
+template <class Tokens>
+SLUICE_SAMPLER Moments moments(Tokens& tokens) {
+  const Sums sums = tokens.sums([](const SampleToken& token, Sums& all) {
+    all.a += token.units(), all.b += sample_units(times(token.weight, -token.distance));
+  });
+  return {.weight = sums.a, .energy = sums.b};
+}
+
+// Meister et al. 2022, arXiv:2202.00666, as transformers and llama.cpp have it: the tokens whose information differs
+// least from the entropy. The difference is that of the distances, as both contain the logarithm of the sum of weights.
+template <class Tokens>
+SLUICE_SAMPLER void typical_p(Tokens& tokens, double mass) {
+  const Moments all = moments(tokens);
+  const float mean = all.mean();
+  const auto rank = [=](const SampleToken& token) { return uint64_t{bits_of(fabsf(-token.distance - mean))}; };
+  const auto least = static_cast<uint64_t>(ceil(mass * static_cast<double>(all.weight)));
+  const uint64_t last = tokens.cut(
+      rank, [](const SampleToken& token) { return token.units(); }, least);
+  tokens.keep([=](const SampleToken& token) { return rank(token) <= last; });
+}
+
 template <class Tokens>
 SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tokens) {
   switch (step.kind) {
@@ -174,6 +207,8 @@ SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tok
       return top_p(tokens, step.a);
     case SamplerKind::kMinP:
       return min_p(tokens, step.b);
+    case SamplerKind::kTypicalP:
+      return typical_p(tokens, step.a);
   }
 }
 

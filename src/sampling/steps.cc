@@ -34,6 +34,10 @@ constexpr Sampler kSamplers[] = {
      }},
     {"top_k", [](const SamplingParams& p) { return p.top_k > 0; },
      [](const SampleTask& task, int) { return SamplerStep{.kind = SamplerKind::kTopK, .count = task.params->top_k}; }},
+    {"typ_p", [](const SamplingParams& p) { return p.typical_p < 1; },
+     [](const SampleTask& task, int) {
+       return SamplerStep{.kind = SamplerKind::kTypicalP, .a = task.params->typical_p};
+     }},
     {"top_p", [](const SamplingParams& p) { return p.top_p < 1; },
      [](const SampleTask& task, int) { return SamplerStep{.kind = SamplerKind::kTopP, .a = task.params->top_p}; }},
     {"min_p", [](const SamplingParams& p) { return p.min_p > 0; },
