@@ -33,6 +33,7 @@ struct SamplingParams {
   double presence_penalty = 0.0;    // -2 .. 2, over the output
   double frequency_penalty = 0.0;   // -2 .. 2, over the output
   double typical_p = 1.0;           // (0, 1]; 1: off (Meister et al. 2022, arXiv:2202.00666)
+  double top_a = 0.0;               // [0, 1]; 0: off
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
@@ -158,6 +159,13 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .fallback = "1",
      .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi,
      .help = "sample from the tokens whose information is nearest to the expected one, with this much probability"},
+    {.name = "top_a",
+     .field = &SamplingParams::top_a,
+     .min = 0,
+     .max = 1,
+     .effect = SamplingParameter::Effect::kChain,
+     .fallback = "0",
+     .help = "least probability, as a multiple of the largest one's square"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
@@ -214,7 +222,6 @@ struct MissingSampler {
 
 inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
     {"tfs_z", "[1]", SamplingParameter::kOllama},
-    {"top_a", "[0]"},
     {"epsilon_cutoff", "[0]"},
     {"eta_cutoff", "[0]"},
     {"smoothing_factor", "[0]"},

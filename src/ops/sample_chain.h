@@ -39,6 +39,7 @@ enum class SamplerKind : int32_t {
   kTopP,         // a: share of the probability
   kMinP,         // b: weight, relative to the first token
   kTypicalP,     // a: share of the probability
+  kTopA,         // b: multiple of the square of the largest probability
 };
 
 // One sampler of a row's chain: plain data that the device reads. SamplerKind says what the numbers are.
@@ -194,6 +195,14 @@ SLUICE_SAMPLER void typical_p(Tokens& tokens, double mass) {
   tokens.keep([=](const SampleToken& token) { return rank(token) <= last; });
 }
 
+// BlinkDL's, as text-generation-webui has it. Of the first token, whose weight is 1, the probability is 1 / total.
+template <class Tokens>
+SLUICE_SAMPLER void top_a(Tokens& tokens, float multiple) {
+  const float total = static_cast<float>(total_units(tokens)) / kSampleWeightUnits;
+  const float least = multiple / total;
+  tokens.keep([=](const SampleToken& token) { return token.weight >= least; });
+}
+
 template <class Tokens>
 SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tokens) {
   switch (step.kind) {
@@ -209,6 +218,8 @@ SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tok
       return min_p(tokens, step.b);
     case SamplerKind::kTypicalP:
       return typical_p(tokens, step.a);
+    case SamplerKind::kTopA:
+      return top_a(tokens, step.b);
   }
 }
 

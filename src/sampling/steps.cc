@@ -44,6 +44,10 @@ constexpr Sampler kSamplers[] = {
      [](const SampleTask& task, int) {
        return SamplerStep{.kind = SamplerKind::kMinP, .b = static_cast<float>(task.params->min_p)};
      }},
+    {"top_a", [](const SamplingParams& p) { return p.top_a > 0; },
+     [](const SampleTask& task, int) {
+       return SamplerStep{.kind = SamplerKind::kTopA, .b = static_cast<float>(task.params->top_a)};
+     }},
 };
 
 }  // namespace
