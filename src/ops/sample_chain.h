@@ -40,6 +40,7 @@ enum class SamplerKind : int32_t {
   kMinP,         // b: weight, relative to the first token
   kTypicalP,     // a: share of the probability
   kTopA,         // b: multiple of the square of the largest probability
+  kEpsilon,      // b: probability
 };
 
 // One sampler of a row's chain: plain data that the device reads. SamplerKind says what the numbers are.
@@ -203,6 +204,20 @@ SLUICE_SAMPLER void top_a(Tokens& tokens, float multiple) {
   tokens.keep([=](const SampleToken& token) { return token.weight >= least; });
 }
 
+// Keeps tokens of at least this probability, and the first one.
+template <class Tokens>
+SLUICE_SAMPLER void least_probability(Tokens& tokens, float probability, uint64_t total) {
+  const float least = times(probability, static_cast<float>(total) / kSampleWeightUnits);
+  const uint64_t first = tokens.first();
+  tokens.keep([=](const SampleToken& token) { return token.weight >= least || token.key == first; });
+}
+
+// Hewitt et al. 2022, arXiv:2210.15191, as transformers has it.
+template <class Tokens>
+SLUICE_SAMPLER void epsilon_cutoff(Tokens& tokens, float epsilon) {
+  least_probability(tokens, epsilon, total_units(tokens));
+}
+
 template <class Tokens>
 SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tokens) {
   switch (step.kind) {
@@ -220,6 +235,8 @@ SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tok
       return typical_p(tokens, step.a);
     case SamplerKind::kTopA:
       return top_a(tokens, step.b);
+    case SamplerKind::kEpsilon:
+      return epsilon_cutoff(tokens, step.b);
   }
 }
 

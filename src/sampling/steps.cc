@@ -48,6 +48,10 @@ constexpr Sampler kSamplers[] = {
      [](const SampleTask& task, int) {
        return SamplerStep{.kind = SamplerKind::kTopA, .b = static_cast<float>(task.params->top_a)};
      }},
+    {"epsilon_cutoff", [](const SamplingParams& p) { return p.epsilon_cutoff > 0; },
+     [](const SampleTask& task, int) {
+       return SamplerStep{.kind = SamplerKind::kEpsilon, .b = static_cast<float>(task.params->epsilon_cutoff)};
+     }},
 };
 
 }  // namespace
