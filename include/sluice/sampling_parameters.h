@@ -35,6 +35,7 @@ struct SamplingParams {
   double typical_p = 1.0;           // (0, 1]; 1: off (Meister et al. 2022, arXiv:2202.00666)
   double top_a = 0.0;               // [0, 1]; 0: off
   double epsilon_cutoff = 0.0;      // [0, 1]; 0: off (Hewitt et al. 2022, arXiv:2210.15191)
+  double eta_cutoff = 0.0;          // [0, 1]; 0: off (Hewitt et al. 2022, arXiv:2210.15191)
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
@@ -174,6 +175,13 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .effect = SamplingParameter::Effect::kChain,
      .fallback = "0",
      .help = "least probability of a token (transformers' definition)"},
+    {.name = "eta_cutoff",
+     .field = &SamplingParams::eta_cutoff,
+     .min = 0,
+     .max = 1,
+     .effect = SamplingParameter::Effect::kChain,
+     .fallback = "0",
+     .help = "least probability of a token; lower where the entropy is high (transformers' definition)"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
@@ -230,7 +238,6 @@ struct MissingSampler {
 
 inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
     {"tfs_z", "[1]", SamplingParameter::kOllama},
-    {"eta_cutoff", "[0]"},
     {"smoothing_factor", "[0]"},
     {"smoothing_curve", "", 0, true},
     {"dry_multiplier", "[0]", SamplingParameter::kLlamaCpp},

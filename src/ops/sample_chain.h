@@ -41,6 +41,7 @@ enum class SamplerKind : int32_t {
   kTypicalP,     // a: share of the probability
   kTopA,         // b: multiple of the square of the largest probability
   kEpsilon,      // b: probability
+  kEta,          // b: probability
 };
 
 // One sampler of a row's chain: plain data that the device reads. SamplerKind says what the numbers are.
@@ -218,6 +219,14 @@ SLUICE_SAMPLER void epsilon_cutoff(Tokens& tokens, float epsilon) {
   least_probability(tokens, epsilon, total_units(tokens));
 }
 
+// The same authors' cut-off, which is lower where the entropy is high.
+template <class Tokens>
+SLUICE_SAMPLER void eta_cutoff(Tokens& tokens, float epsilon) {
+  const Moments all = moments(tokens);
+  const float by_entropy = times(sqrtf(epsilon), sample_weight(-all.entropy()));
+  least_probability(tokens, epsilon < by_entropy ? epsilon : by_entropy, all.weight);
+}
+
 template <class Tokens>
 SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tokens) {
   switch (step.kind) {
@@ -237,6 +246,8 @@ SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tok
       return top_a(tokens, step.b);
     case SamplerKind::kEpsilon:
       return epsilon_cutoff(tokens, step.b);
+    case SamplerKind::kEta:
+      return eta_cutoff(tokens, step.b);
   }
 }
 

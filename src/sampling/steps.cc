@@ -52,6 +52,10 @@ constexpr Sampler kSamplers[] = {
      [](const SampleTask& task, int) {
        return SamplerStep{.kind = SamplerKind::kEpsilon, .b = static_cast<float>(task.params->epsilon_cutoff)};
      }},
+    {"eta_cutoff", [](const SamplingParams& p) { return p.eta_cutoff > 0; },
+     [](const SampleTask& task, int) {
+       return SamplerStep{.kind = SamplerKind::kEta, .b = static_cast<float>(task.params->eta_cutoff)};
+     }},
 };
 
 }  // namespace
