@@ -36,6 +36,8 @@ struct SamplingParams {
   double top_a = 0.0;               // [0, 1]; 0: off
   double epsilon_cutoff = 0.0;      // [0, 1]; 0: off (Hewitt et al. 2022, arXiv:2210.15191)
   double eta_cutoff = 0.0;          // [0, 1]; 0: off (Hewitt et al. 2022, arXiv:2210.15191)
+  double xtc_probability = 0.0;     // [0, 1]; 0: off
+  double xtc_threshold = 0.1;       // [0, 1]; above 0.5: off
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
@@ -182,6 +184,22 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .effect = SamplingParameter::Effect::kChain,
      .fallback = "0",
      .help = "least probability of a token; lower where the entropy is high (transformers' definition)"},
+    {.name = "xtc_probability",
+     .field = &SamplingParams::xtc_probability,
+     .min = 0,
+     .max = 1,
+     .effect = SamplingParameter::Effect::kChain,
+     .fallback = "0",
+     .dialects = SamplingParameter::kLlamaCpp,
+     .help = "chance that all likely tokens but the least likely of them are excluded (llama.cpp's XTC)"},
+    {.name = "xtc_threshold",
+     .field = &SamplingParams::xtc_threshold,
+     .min = 0,
+     .max = 1,
+     .effect = SamplingParameter::Effect::kSetting,
+     .fallback = "0.1",
+     .dialects = SamplingParameter::kLlamaCpp,
+     .help = "probability from which xtc_probability takes tokens to be likely"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
@@ -245,8 +263,6 @@ inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
     {"dry_allowed_length", "", SamplingParameter::kLlamaCpp, true},
     {"dry_penalty_last_n", "", SamplingParameter::kLlamaCpp, true},
     {"dry_sequence_breakers", "", SamplingParameter::kLlamaCpp, true},
-    {"xtc_probability", "[0]", SamplingParameter::kLlamaCpp},
-    {"xtc_threshold", "", SamplingParameter::kLlamaCpp, true},
     {"mirostat", "[0]", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama},
     {"mirostat_tau", "", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama, true},
     {"mirostat_eta", "", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama, true},

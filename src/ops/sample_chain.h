@@ -42,6 +42,7 @@ enum class SamplerKind : int32_t {
   kTopA,         // b: multiple of the square of the largest probability
   kEpsilon,      // b: probability
   kEta,          // b: probability
+  kXtc,          // b: probability; c: threshold
 };
 
 // One sampler of a row's chain: plain data that the device reads. SamplerKind says what the numbers are.
@@ -227,8 +228,19 @@ SLUICE_SAMPLER void eta_cutoff(Tokens& tokens, float epsilon) {
   least_probability(tokens, epsilon < by_entropy ? epsilon : by_entropy, all.weight);
 }
 
+// p-e-w's, as llama.cpp has it: with some probability, all tokens from a threshold on but the last of them go. The
+// last word of the counter separates its random number from those of tokens.
 template <class Tokens>
-SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tokens) {
+SLUICE_SAMPLER void xtc(const SampleRow& row, Tokens& tokens, float probability, float threshold) {
+  const auto bits = philox4x32({row.position, row.choice, 0, 3}, {row.key[0], row.key[1]});
+  if (threshold > 0.5f || open_uniform(bits[0]) >= probability) return;
+  const float least = times(threshold, static_cast<float>(total_units(tokens)) / kSampleWeightUnits);
+  const uint64_t last = tokens.last([=](const SampleToken& token) { return token.weight >= least; });
+  if (last > tokens.first()) tokens.keep([=](const SampleToken& token) { return token.key >= last; });
+}
+
+template <class Tokens>
+SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow& row, Tokens& tokens) {
   switch (step.kind) {
     case SamplerKind::kTemperature:
       return scale(tokens, static_cast<float>(step.a));
@@ -248,6 +260,8 @@ SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow&, Tokens& tok
       return epsilon_cutoff(tokens, step.b);
     case SamplerKind::kEta:
       return eta_cutoff(tokens, step.b);
+    case SamplerKind::kXtc:
+      return xtc(row, tokens, step.b, step.c);
   }
 }
 

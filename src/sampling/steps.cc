@@ -56,6 +56,12 @@ constexpr Sampler kSamplers[] = {
      [](const SampleTask& task, int) {
        return SamplerStep{.kind = SamplerKind::kEta, .b = static_cast<float>(task.params->eta_cutoff)};
      }},
+    {"xtc", [](const SamplingParams& p) { return p.xtc_probability > 0; },
+     [](const SampleTask& task, int) {
+       return SamplerStep{.kind = SamplerKind::kXtc,
+                          .b = static_cast<float>(task.params->xtc_probability),
+                          .c = static_cast<float>(task.params->xtc_threshold)};
+     }},
 };
 
 }  // namespace
