@@ -38,6 +38,8 @@ struct SamplingParams {
   double eta_cutoff = 0.0;          // [0, 1]; 0: off (Hewitt et al. 2022, arXiv:2210.15191)
   double xtc_probability = 0.0;     // [0, 1]; 0: off
   double xtc_threshold = 0.1;       // [0, 1]; above 0.5: off
+  double dynatemp_range = 0.0;      // 0 .. 2, around the temperature; 0: off
+  double dynatemp_exponent = 1.0;   // 0 .. 10, of the entropy's share of its maximum
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
@@ -200,6 +202,22 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .fallback = "0.1",
      .dialects = SamplingParameter::kLlamaCpp,
      .help = "probability from which xtc_probability takes tokens to be likely"},
+    {.name = "dynatemp_range",
+     .field = &SamplingParams::dynatemp_range,
+     .min = 0,
+     .max = 2,
+     .effect = SamplingParameter::Effect::kChain,
+     .fallback = "0",
+     .dialects = SamplingParameter::kLlamaCpp,
+     .help = "the temperature moves with the entropy, by this much to both sides (llama.cpp's dynamic temperature)"},
+    {.name = "dynatemp_exponent",
+     .field = &SamplingParams::dynatemp_exponent,
+     .min = 0,
+     .max = 10,
+     .effect = SamplingParameter::Effect::kSetting,
+     .fallback = "1",
+     .dialects = SamplingParameter::kLlamaCpp,
+     .help = "exponent of the entropy's share of its maximum, for dynatemp_range"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
@@ -266,8 +284,6 @@ inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
     {"mirostat", "[0]", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama},
     {"mirostat_tau", "", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama, true},
     {"mirostat_eta", "", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama, true},
-    {"dynatemp_range", "[0]", SamplingParameter::kLlamaCpp},
-    {"dynatemp_exponent", "", SamplingParameter::kLlamaCpp, true},
     {"no_repeat_ngram_size", "[0]"},
 });
 

@@ -33,7 +33,7 @@ namespace sluice::ops {
 #endif
 
 enum class SamplerKind : int32_t {
-  kTemperature,  // a: 1 / temperature
+  kTemperature,  // a: 1 / temperature; b: range; c: exponent
   kTopNSigma,    // b: standard deviations
   kTopK,         // count: tokens
   kTopP,         // a: share of the probability
@@ -239,10 +239,32 @@ SLUICE_SAMPLER void xtc(const SampleRow& row, Tokens& tokens, float probability,
   if (last > tokens.first()) tokens.keep([=](const SampleToken& token) { return token.key >= last; });
 }
 
+// kalomaze's, as llama.cpp has it. Low entropy gives a low temperature.
+template <class Tokens>
+SLUICE_SAMPLER void dynamic_temperature(Tokens& tokens, float temperature, float range, float exponent) {
+  const Sums sums = tokens.sums([](const SampleToken& token, Sums& all) {
+    ++all.a, all.b += token.units(), all.c += sample_units(times(token.weight, -token.distance));
+  });
+  if (sums.a < 2) return;
+  const float share = Moments{.weight = sums.b, .energy = sums.c}.entropy() / sample_log(static_cast<float>(sums.a));
+  const bool inside = share > 0x1p-100f && share < 1.0f;
+  const float power = inside                              ? sample_weight(times(exponent, sample_log(share)))
+                      : share >= 1.0f || exponent == 0.0f ? 1.0f
+                                                          : 0.0f;
+  const float least = temperature > range ? temperature - range : 0.0f;
+  const float chosen = fused(temperature + range - least, power, least);
+  if (chosen < 1e-5f) {
+    top_k(tokens, 1);
+  } else {
+    scale(tokens, 1.0f / chosen);
+  }
+}
+
 template <class Tokens>
 SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow& row, Tokens& tokens) {
   switch (step.kind) {
     case SamplerKind::kTemperature:
+      if (step.b > 0) return dynamic_temperature(tokens, static_cast<float>(1.0 / step.a), step.b, step.c);
       return scale(tokens, static_cast<float>(step.a));
     case SamplerKind::kTopNSigma:
       return top_n_sigma(tokens, step.b);

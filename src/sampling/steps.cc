@@ -28,9 +28,12 @@ constexpr Sampler kSamplers[] = {
      [](const SampleTask& task, int) {
        return SamplerStep{.kind = SamplerKind::kTopNSigma, .b = static_cast<float>(task.params->top_n_sigma)};
      }},
-    {"temperature", [](const SamplingParams& p) { return p.temperature != 1; },
+    {"temperature", [](const SamplingParams& p) { return p.temperature != 1 || p.dynatemp_range > 0; },
      [](const SampleTask& task, int) {
-       return SamplerStep{.kind = SamplerKind::kTemperature, .a = 1.0 / task.params->temperature};
+       return SamplerStep{.kind = SamplerKind::kTemperature,
+                          .a = 1.0 / task.params->temperature,
+                          .b = static_cast<float>(task.params->dynatemp_range),
+                          .c = static_cast<float>(task.params->dynatemp_exponent)};
      }},
     {"top_k", [](const SamplingParams& p) { return p.top_k > 0; },
      [](const SampleTask& task, int) { return SamplerStep{.kind = SamplerKind::kTopK, .count = task.params->top_k}; }},
