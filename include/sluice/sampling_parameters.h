@@ -40,6 +40,8 @@ struct SamplingParams {
   double xtc_threshold = 0.1;       // [0, 1]; above 0.5: off
   double dynatemp_range = 0.0;      // 0 .. 2, around the temperature; 0: off
   double dynatemp_exponent = 1.0;   // 0 .. 10, of the entropy's share of its maximum
+  double smoothing_factor = 0.0;    // 0 .. 10; 0: off
+  double smoothing_curve = 1.0;     // 1 .. 3
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
@@ -218,6 +220,20 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .fallback = "1",
      .dialects = SamplingParameter::kLlamaCpp,
      .help = "exponent of the entropy's share of its maximum, for dynatemp_range"},
+    {.name = "smoothing_factor",
+     .field = &SamplingParams::smoothing_factor,
+     .min = 0,
+     .max = 10,
+     .effect = SamplingParameter::Effect::kChain,
+     .fallback = "0",
+     .help = "logits fall with the square of their distance from the largest one (text-generation-webui's definition)"},
+    {.name = "smoothing_curve",
+     .field = &SamplingParams::smoothing_curve,
+     .min = 1,
+     .max = 3,
+     .effect = SamplingParameter::Effect::kSetting,
+     .fallback = "1",
+     .help = "above 1, a part of smoothing_factor's square is a cube instead"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
@@ -274,8 +290,6 @@ struct MissingSampler {
 
 inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
     {"tfs_z", "[1]", SamplingParameter::kOllama},
-    {"smoothing_factor", "[0]"},
-    {"smoothing_curve", "", 0, true},
     {"dry_multiplier", "[0]", SamplingParameter::kLlamaCpp},
     {"dry_base", "", SamplingParameter::kLlamaCpp, true},
     {"dry_allowed_length", "", SamplingParameter::kLlamaCpp, true},

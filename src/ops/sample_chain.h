@@ -43,6 +43,7 @@ enum class SamplerKind : int32_t {
   kEpsilon,      // b: probability
   kEta,          // b: probability
   kXtc,          // b: probability; c: threshold
+  kSmoothing,    // b: factor; c: curve
 };
 
 // One sampler of a row's chain: plain data that the device reads. SamplerKind says what the numbers are.
@@ -260,6 +261,13 @@ SLUICE_SAMPLER void dynamic_temperature(Tokens& tokens, float temperature, float
   }
 }
 
+// kalomaze's, as text-generation-webui has it: distances become -k d^2 + s d^3.
+template <class Tokens>
+SLUICE_SAMPLER void smoothing(Tokens& tokens, float factor, float curve) {
+  tokens.shape.add(0.0f, -times(factor, (3.0f - curve) * 0.5f), times(factor, (curve - 1.0f) * 0.5f));
+  tokens.reshape();
+}
+
 template <class Tokens>
 SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow& row, Tokens& tokens) {
   switch (step.kind) {
@@ -284,6 +292,8 @@ SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow& row, Tokens&
       return eta_cutoff(tokens, step.b);
     case SamplerKind::kXtc:
       return xtc(row, tokens, step.b, step.c);
+    case SamplerKind::kSmoothing:
+      return smoothing(tokens, step.b, step.c);
   }
 }
 

@@ -35,6 +35,12 @@ constexpr Sampler kSamplers[] = {
                           .b = static_cast<float>(task.params->dynatemp_range),
                           .c = static_cast<float>(task.params->dynatemp_exponent)};
      }},
+    {"smoothing", [](const SamplingParams& p) { return p.smoothing_factor > 0; },
+     [](const SampleTask& task, int) {
+       return SamplerStep{.kind = SamplerKind::kSmoothing,
+                          .b = static_cast<float>(task.params->smoothing_factor),
+                          .c = static_cast<float>(task.params->smoothing_curve)};
+     }},
     {"top_k", [](const SamplingParams& p) { return p.top_k > 0; },
      [](const SampleTask& task, int) { return SamplerStep{.kind = SamplerKind::kTopK, .count = task.params->top_k}; }},
     {"typ_p", [](const SamplingParams& p) { return p.typical_p < 1; },
