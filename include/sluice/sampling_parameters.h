@@ -42,6 +42,9 @@ struct SamplingParams {
   double dynatemp_exponent = 1.0;   // 0 .. 10, of the entropy's share of its maximum
   double smoothing_factor = 0.0;    // 0 .. 10; 0: off
   double smoothing_curve = 1.0;     // 1 .. 3
+  int mirostat = 0;                 // 1 or 2: the version (Basu et al. 2020, arXiv:2007.14966); 0: off
+  double mirostat_tau = 5.0;        // 0 .. 30: bits of surprise to aim at
+  double mirostat_eta = 0.1;        // 0 .. 1: how fast it learns
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
@@ -234,6 +237,33 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .effect = SamplingParameter::Effect::kSetting,
      .fallback = "1",
      .help = "above 1, a part of smoothing_factor's square is a cube instead"},
+    {.name = "mirostat",
+     .field = &SamplingParams::mirostat,
+     .min = 0,
+     .max = 2,
+     .effect = SamplingParameter::Effect::kChain,
+     .stateful = true,
+     .fallback = "0",
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama,
+     .help =
+         "1 or 2: keeps the surprise near mirostat_tau. As in llama.cpp, all samplers but temperature and penalties "
+         "are off then"},
+    {.name = "mirostat_tau",
+     .field = &SamplingParams::mirostat_tau,
+     .min = 0,
+     .max = 30,
+     .effect = SamplingParameter::Effect::kSetting,
+     .fallback = "5",
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama,
+     .help = "bits of surprise that mirostat aims at"},
+    {.name = "mirostat_eta",
+     .field = &SamplingParams::mirostat_eta,
+     .min = 0,
+     .max = 1,
+     .effect = SamplingParameter::Effect::kSetting,
+     .fallback = "0.1",
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama,
+     .help = "how fast mirostat learns"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
@@ -295,9 +325,6 @@ inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
     {"dry_allowed_length", "", SamplingParameter::kLlamaCpp, true},
     {"dry_penalty_last_n", "", SamplingParameter::kLlamaCpp, true},
     {"dry_sequence_breakers", "", SamplingParameter::kLlamaCpp, true},
-    {"mirostat", "[0]", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama},
-    {"mirostat_tau", "", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama, true},
-    {"mirostat_eta", "", SamplingParameter::kLlamaCpp | SamplingParameter::kOllama, true},
     {"no_repeat_ngram_size", "[0]"},
 });
 

@@ -44,6 +44,8 @@ enum class SamplerKind : int32_t {
   kEta,          // b: probability
   kXtc,          // b: probability; c: threshold
   kSmoothing,    // b: factor; c: curve
+  kMirostat1,    // b: most bits of surprise; count: tokens of the vocabulary
+  kMirostat2,    // b: most bits of surprise
 };
 
 // One sampler of a row's chain: plain data that the device reads. SamplerKind says what the numbers are.
@@ -268,6 +270,44 @@ SLUICE_SAMPLER void smoothing(Tokens& tokens, float factor, float curve) {
   tokens.reshape();
 }
 
+inline constexpr float kLn2 = 0.693147181f;
+
+// Basu et al. 2020, arXiv:2007.14966, as llama.cpp has it: estimates the exponent of a Zipf distribution from the 100
+// most likely tokens, and keeps as many tokens as such a distribution has below the surprise.
+template <class Tokens>
+SLUICE_SAMPLER void mirostat_1(Tokens& tokens, float surprise, float vocabulary) {
+  constexpr int kMostRanks = 100;
+  constexpr float kFixed = 0x1p30f;  // sums of reals as integers
+  const auto slope = [](int rank) { return sample_log(static_cast<float>(rank + 2) / static_cast<float>(rank + 1)); };
+  // Sums slope(i) * (d(i) - d(i + 1)) over the ranks i, by parts.
+  const Sums sums = tokens.ranked(kMostRanks, [&](int rank, int ranks, const SampleToken& token, Sums& all) {
+    const float d = token.distance > -1000.0f ? token.distance : -1000.0f;
+    const float here = rank + 1 < ranks ? slope(rank) : 0.0f, before = rank > 0 ? slope(rank - 1) : 0.0f;
+    all.a += static_cast<uint64_t>(static_cast<int64_t>(rintf(times(times(here - before, d), kFixed))));
+    all.b += static_cast<uint64_t>(rintf(times(times(here, here), kFixed)));
+  });
+  if (sums.b == 0) return;  // there is one token
+  const float s = static_cast<float>(static_cast<int64_t>(sums.a)) / static_cast<float>(sums.b);
+  if (!(s > 1e-6f)) return;  // all are equally likely
+  const float epsilon = s - 1.0f;
+  // k = (epsilon * 2^surprise / (1 - vocabulary^-epsilon))^(1 / s), by logarithms
+  const float log_tokens = sample_log(vocabulary > 2.0f ? vocabulary : 2.0f);
+  const float power = times(fabsf(epsilon), log_tokens);
+  // |1 - e^-power| / |epsilon|, by its series where the difference would lose digits
+  const float series = times(log_tokens, fused(power, fused(power, 1.0f / 6.0f, -0.5f), 1.0f));
+  const float ratio = power < 0.01f ? series : (1.0f - sample_weight(-power)) / fabsf(epsilon);
+  const float log_k = (times(surprise, kLn2) - sample_log(ratio) - (epsilon < 0 ? power : 0.0f)) / s;
+  if (log_k > 20.0f) return;
+  const float k = log_k > 0.0f ? 1.0f / sample_weight(-log_k) : 1.0f;
+  top_k(tokens, static_cast<int32_t>(k));
+}
+
+// The second version of the same authors, as llama.cpp has it: keeps the tokens of at most this surprise.
+template <class Tokens>
+SLUICE_SAMPLER void mirostat_2(Tokens& tokens, float surprise) {
+  least_probability(tokens, sample_weight(-times(surprise > 0.0f ? surprise : 0.0f, kLn2)), total_units(tokens));
+}
+
 template <class Tokens>
 SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow& row, Tokens& tokens) {
   switch (step.kind) {
@@ -294,6 +334,10 @@ SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow& row, Tokens&
       return xtc(row, tokens, step.b, step.c);
     case SamplerKind::kSmoothing:
       return smoothing(tokens, step.b, step.c);
+    case SamplerKind::kMirostat1:
+      return mirostat_1(tokens, step.b, static_cast<float>(step.count));
+    case SamplerKind::kMirostat2:
+      return mirostat_2(tokens, step.b);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <string_view>
 
@@ -71,7 +72,25 @@ constexpr Sampler kSamplers[] = {
                           .b = static_cast<float>(task.params->xtc_probability),
                           .c = static_cast<float>(task.params->xtc_threshold)};
      }},
+    {"mirostat", [](const SamplingParams& p) { return p.mirostat > 0; },
+     [](const SampleTask& task, int vocab) {
+       const float most = task.state->begun ? task.state->values[0] : static_cast<float>(2 * task.params->mirostat_tau);
+       return SamplerStep{.kind = task.params->mirostat == 1 ? SamplerKind::kMirostat1 : SamplerKind::kMirostat2,
+                          .count = vocab,
+                          .b = most};
+     },
+     [](const SamplingParams& p, float probability, SamplerState& state) {
+       if (!state.begun) state = {.begun = true, .values = {static_cast<float>(2 * p.mirostat_tau)}};
+       const double error = -std::log2(static_cast<double>(probability)) - p.mirostat_tau;
+       state.values[0] -= static_cast<float>(p.mirostat_eta * error);
+     }},
 };
+
+// As in llama.cpp, mirostat takes the place of all other samplers but temperature, whatever their order.
+bool runs(const Sampler& sampler, const SamplingParams& p) {
+  const bool beside_mirostat = sampler.name == "temperature" || sampler.name == "mirostat";
+  return (p.mirostat == 0 || beside_mirostat) && sampler.on(p);
+}
 
 }  // namespace
 
@@ -100,9 +119,10 @@ std::string error_of_order(std::span<const std::string> samplers) {
 
 void append_steps(const SampleTask& task, int vocab, std::vector<SamplerStep>& steps) {
   const auto append = [&](const Sampler& sampler) {
-    if (sampler.on(*task.params)) steps.push_back(sampler.step(task, vocab));
+    if (runs(sampler, *task.params)) steps.push_back(sampler.step(task, vocab));
   };
-  if (task.params->samplers.empty()) return std::ranges::for_each(kSamplers, append), void();
+  if (task.params->samplers.empty() || task.params->mirostat > 0)
+    return std::ranges::for_each(kSamplers, append), void();
   for (const std::string& name : task.params->samplers) {
     const auto* found = std::ranges::find(kSamplers, name, &Sampler::name);
     if (found != std::end(kSamplers)) append(*found);
@@ -112,7 +132,7 @@ void append_steps(const SampleTask& task, int vocab, std::vector<SamplerStep>& s
 SamplerState next_state(const SampleTask& task, float probability) {
   SamplerState state = *task.state;
   for (const Sampler& sampler : kSamplers) {
-    if (sampler.advance != nullptr && sampler.on(*task.params)) sampler.advance(*task.params, probability, state);
+    if (sampler.advance != nullptr && runs(sampler, *task.params)) sampler.advance(*task.params, probability, state);
   }
   return state;
 }
