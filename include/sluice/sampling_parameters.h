@@ -45,6 +45,8 @@ struct SamplingParams {
   int mirostat = 0;                 // 1 or 2: the version (Basu et al. 2020, arXiv:2007.14966); 0: off
   double mirostat_tau = 5.0;        // 0 .. 30: bits of surprise to aim at
   double mirostat_eta = 0.1;        // 0 .. 1: how fast it learns
+  double adaptive_target = -1.0;    // 0 .. 1: the probability to favour; below 0: off
+  double adaptive_decay = 0.9;      // 0 .. 0.99
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
@@ -264,6 +266,23 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .fallback = "0.1",
      .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama,
      .help = "how fast mirostat learns"},
+    {.name = "adaptive_target",
+     .field = &SamplingParams::adaptive_target,
+     .min = -1,
+     .max = 1,
+     .effect = SamplingParameter::Effect::kChain,
+     .stateful = true,
+     .fallback = "-1",
+     .dialects = SamplingParameter::kLlamaCpp,
+     .help = "favours tokens near this probability (llama.cpp's adaptive-p); below 0: off"},
+    {.name = "adaptive_decay",
+     .field = &SamplingParams::adaptive_decay,
+     .min = 0,
+     .max = 0.99,
+     .effect = SamplingParameter::Effect::kSetting,
+     .fallback = "0.9",
+     .dialects = SamplingParameter::kLlamaCpp,
+     .help = "how long adaptive_target remembers the probabilities of earlier tokens"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.

@@ -46,6 +46,7 @@ enum class SamplerKind : int32_t {
   kSmoothing,    // b: factor; c: curve
   kMirostat1,    // b: most bits of surprise; count: tokens of the vocabulary
   kMirostat2,    // b: most bits of surprise
+  kAdaptiveP,    // b: probability; the last sampler of a chain
 };
 
 // One sampler of a row's chain: plain data that the device reads. SamplerKind says what the numbers are.
@@ -338,14 +339,28 @@ SLUICE_SAMPLER void apply(const SamplerStep& step, const SampleRow& row, Tokens&
       return mirostat_1(tokens, step.b, static_cast<float>(step.count));
     case SamplerKind::kMirostat2:
       return mirostat_2(tokens, step.b);
+    case SamplerKind::kAdaptiveP:
+      return;  // run_chain() samples by it
   }
+}
+
+// MrJackSpade's, as llama.cpp has it: tokens are more likely, the nearer their probability is to the target.
+template <class Tokens>
+SLUICE_SAMPLER uint64_t adaptive_p(const SampleRow& row, Tokens& tokens, float target) {
+  const float total = static_cast<float>(total_units(tokens)) / kSampleWeightUnits;
+  return tokens.sample(row, [=](const SampleToken& token) {
+    const float far = fabsf(token.weight / total - target) / 0.3f;
+    return 5.0f - times(times(10.0f, far), far) / (1.0f + far);
+  });
 }
 
 // Runs the chain of a row and samples a token.
 template <class Tokens>
 SLUICE_SAMPLER SampledRow run_chain(const SampleRow& row, const SamplerStep* steps, Tokens& tokens) {
   for (int32_t i = 0; i < row.steps; ++i) apply(steps[i], row, tokens);
-  const uint64_t key = tokens.sample(row, [](const SampleToken& token) { return token.distance; });
+  const bool adaptive = row.steps > 0 && steps[row.steps - 1].kind == SamplerKind::kAdaptiveP;
+  const uint64_t key = adaptive ? adaptive_p(row, tokens, steps[row.steps - 1].b)
+                                : tokens.sample(row, [](const SampleToken& token) { return token.distance; });
   SampledRow sampled;
   sampled.token = id_of(key);
   if (row.wants_probability != 0) {

@@ -84,6 +84,19 @@ constexpr Sampler kSamplers[] = {
        const double error = -std::log2(static_cast<double>(probability)) - p.mirostat_tau;
        state.values[0] -= static_cast<float>(p.mirostat_eta * error);
      }},
+    {"adaptive_p", [](const SamplingParams& p) { return p.adaptive_target >= 0; },
+     [](const SampleTask& task, int) {
+       const SamplerState& state = *task.state;
+       const double target = task.params->adaptive_target;
+       const double aim = state.begun ? 2 * target - static_cast<double>(state.values[0] / state.values[1]) : target;
+       return SamplerStep{.kind = SamplerKind::kAdaptiveP, .b = static_cast<float>(std::clamp(aim, 0.0, 1.0))};
+     },
+     [](const SamplingParams& p, float probability, SamplerState& state) {
+       const auto decay = static_cast<float>(p.adaptive_decay);
+       const float weight = state.begun ? state.values[1] : 1 / (1 - decay);
+       const float sum = state.begun ? state.values[0] : static_cast<float>(p.adaptive_target) * weight;
+       state = {.begun = true, .values = {probability + decay * sum, 1 + decay * weight}};
+     }},
 };
 
 // As in llama.cpp, mirostat takes the place of all other samplers but temperature, whatever their order.
@@ -127,6 +140,9 @@ void append_steps(const SampleTask& task, int vocab, std::vector<SamplerStep>& s
     const auto* found = std::ranges::find(kSamplers, name, &Sampler::name);
     if (found != std::end(kSamplers)) append(*found);
   }
+  // It samples, so that it comes last wherever it is named.
+  const auto adaptive = std::ranges::find(steps, SamplerKind::kAdaptiveP, &SamplerStep::kind);
+  if (adaptive != steps.end()) std::rotate(adaptive, adaptive + 1, steps.end());
 }
 
 SamplerState next_state(const SampleTask& task, float probability) {
