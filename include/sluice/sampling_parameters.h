@@ -47,6 +47,7 @@ struct SamplingParams {
   double mirostat_eta = 0.1;        // 0 .. 1: how fast it learns
   double adaptive_target = -1.0;    // 0 .. 1: the probability to favour; below 0: off
   double adaptive_decay = 0.9;      // 0 .. 0.99
+  int no_repeat_ngram_size = 0;     // 0: off; over prompt and output, as in transformers
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
@@ -283,6 +284,13 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .fallback = "0.9",
      .dialects = SamplingParameter::kLlamaCpp,
      .help = "how long adaptive_target remembers the probabilities of earlier tokens"},
+    {.name = "no_repeat_ngram_size",
+     .field = &SamplingParams::no_repeat_ngram_size,
+     .min = 0,
+     .max = 2147483647,
+     .effect = SamplingParameter::Effect::kHistory,
+     .fallback = "0",
+     .help = "no sequence of this many tokens occurs twice in prompt and output (transformers' definition); 0: off"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
@@ -344,7 +352,6 @@ inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
     {"dry_allowed_length", "", SamplingParameter::kLlamaCpp, true},
     {"dry_penalty_last_n", "", SamplingParameter::kLlamaCpp, true},
     {"dry_sequence_breakers", "", SamplingParameter::kLlamaCpp, true},
-    {"no_repeat_ngram_size", "[0]"},
 });
 
 }  // namespace sluice

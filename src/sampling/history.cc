@@ -1,12 +1,17 @@
 // One row for each sampler. All take time linear in the text.
 #include "sampling/history.h"
 
+#include <algorithm>
 #include <initializer_list>
+#include <limits>
+#include <span>
 
 namespace sluice {
 namespace {
 
 using Edits = std::vector<ops::LogitEdit>;
+
+constexpr float kBanned = -std::numeric_limits<float>::infinity();
 
 struct History {
   bool (*on)(const SamplingParams& params);
@@ -14,7 +19,39 @@ struct History {
   void (*append)(const SampleTask& task, Edits& edits);
 };
 
-constexpr std::initializer_list<History> kSamplers = {};
+// Returns, for each i, how many tokens before the last i ones of a text are equal to the last tokens of the text, but
+// at most `most`. This is the Z function of the text read backwards. Takes linear time.
+std::vector<int> repeats(std::span<const TokenId> text, int most) {
+  const int size = static_cast<int>(text.size());
+  const auto back = [&](int i) { return text[static_cast<size_t>(size - 1 - i)]; };
+  std::vector<int> equal(text.size());
+  for (int i = 1, begin = 0, end = 0; i < size; ++i) {  // [begin, end) is the match that reaches furthest
+    int& own = equal[static_cast<size_t>(i)];
+    if (i < end) own = std::min(end - i, equal[static_cast<size_t>(i - begin)]);
+    while (i + own < size && back(own) == back(i + own)) ++own;
+    if (i + own > end) begin = i, end = i + own;
+  }
+  for (int& own : equal) own = std::min(own, most);
+  return equal;
+}
+
+// A sampler looks at each token of the text once.
+size_t one_per_token(const SampleTask& task) { return task.tokens->size(); }
+
+void ban_repeated_ngrams(const SampleTask& task, Edits& edits) {
+  const std::span<const TokenId> text = *task.tokens;
+  const int before = task.params->no_repeat_ngram_size - 1;
+  const std::vector<int> equal = repeats(text, before);
+  for (size_t i = 1; i < text.size(); ++i) {
+    if (equal[i] == before) edits.push_back({.id = text[text.size() - i], .bias = kBanned});
+  }
+  // A text of a single token has no match before it, but its token is a sequence of one.
+  if (before == 0 && !text.empty()) edits.push_back({.id = text.front(), .bias = kBanned});
+}
+
+constexpr std::initializer_list<History> kSamplers = {
+    {[](const SamplingParams& p) { return p.no_repeat_ngram_size > 0; }, one_per_token, ban_repeated_ngrams},
+};
 
 }  // namespace
 
