@@ -48,7 +48,14 @@ struct SamplingParams {
   double adaptive_target = -1.0;    // 0 .. 1: the probability to favour; below 0: off
   double adaptive_decay = 0.9;      // 0 .. 0.99
   int no_repeat_ngram_size = 0;     // 0: off; over prompt and output, as in transformers
+  double dry_multiplier = 0.0;      // 0 .. 100; 0: off
+  double dry_base = 1.75;           // 1 .. 10
+  int dry_allowed_length = 2;       // repeated tokens without a penalty
+  int dry_penalty_last_n = -1;      // how far to look back; -1: over the whole text; 0: off
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
+  // No repetition goes across these texts. The engine sets the tokens.
+  SharedList<std::string> dry_sequence_breakers{"\n", ":", "\"", "*"};
+  SharedList<TokenId> dry_breaker_tokens{};
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
   SharedList<TokenId> allowed_token_ids{};  // at most as many as the vocabulary has tokens; empty: all
@@ -291,6 +298,40 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .effect = SamplingParameter::Effect::kHistory,
      .fallback = "0",
      .help = "no sequence of this many tokens occurs twice in prompt and output (transformers' definition); 0: off"},
+    {.name = "dry_multiplier",
+     .field = &SamplingParams::dry_multiplier,
+     .min = 0,
+     .max = 100,
+     .effect = SamplingParameter::Effect::kHistory,
+     .fallback = "0",
+     .dialects = SamplingParameter::kLlamaCpp,
+     .help =
+         "subtracted from the logits of tokens that go on with a repetition, times a power of dry_base (llama.cpp's "
+         "DRY); 0: off"},
+    {.name = "dry_base",
+     .field = &SamplingParams::dry_base,
+     .min = 1,
+     .max = 10,
+     .effect = SamplingParameter::Effect::kSetting,
+     .fallback = "1.75",
+     .dialects = SamplingParameter::kLlamaCpp,
+     .help = "to the power of the repeated tokens beyond dry_allowed_length"},
+    {.name = "dry_allowed_length",
+     .field = &SamplingParams::dry_allowed_length,
+     .min = 0,
+     .max = 2147483647,
+     .effect = SamplingParameter::Effect::kSetting,
+     .fallback = "2",
+     .dialects = SamplingParameter::kLlamaCpp,
+     .help = "shorter repetitions have no penalty from dry_multiplier"},
+    {.name = "dry_penalty_last_n",
+     .field = &SamplingParams::dry_penalty_last_n,
+     .min = -1,
+     .max = 2147483647,
+     .effect = SamplingParameter::Effect::kSetting,
+     .fallback = "-1",
+     .dialects = SamplingParameter::kLlamaCpp,
+     .help = "how many tokens back dry_multiplier looks for repetitions; -1: all; 0: none"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
@@ -304,6 +345,12 @@ struct SamplingTexts {
 };
 
 inline constexpr auto kSamplingTexts = std::to_array<SamplingTexts>({
+    {.name = "dry_sequence_breakers",
+     .field = &SamplingParams::dry_sequence_breakers,
+     .most = 64,
+     .dialects = SamplingParameter::kLlamaCpp,
+     .fallback = R"(["\n", ":", "\"", "*"])",
+     .help = "no repetition that dry_multiplier penalizes goes across these texts"},
     {.name = "samplers",
      .field = &SamplingParams::samplers,
      .most = 32,
@@ -347,11 +394,6 @@ struct MissingSampler {
 
 inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
     {"tfs_z", "[1]", SamplingParameter::kOllama},
-    {"dry_multiplier", "[0]", SamplingParameter::kLlamaCpp},
-    {"dry_base", "", SamplingParameter::kLlamaCpp, true},
-    {"dry_allowed_length", "", SamplingParameter::kLlamaCpp, true},
-    {"dry_penalty_last_n", "", SamplingParameter::kLlamaCpp, true},
-    {"dry_sequence_breakers", "", SamplingParameter::kLlamaCpp, true},
 });
 
 }  // namespace sluice

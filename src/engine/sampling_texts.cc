@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "sampling/steps.h"
 #include "sluice/error.h"
 
@@ -28,10 +30,35 @@ void check(const SamplingTexts& row, const SharedList<std::string>& texts) {
          fmt::format("expected at most {} bytes of texts, but got {} instead.", kMaxStopBytes, bytes));
 }
 
+// Returns the tokens whose text contains one of the breakers. For a breaker that no token contains, it is the last
+// token of the breaker's own text, as in text-generation-webui.
+std::vector<TokenId> breaker_tokens(const std::vector<std::string>& breakers, const Tokenizer& tokenizer) {
+  std::vector<TokenId> tokens;
+  std::vector<bool> found(breakers.size());
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    const std::string text = tokenizer.token_bytes(id);
+    bool breaks = false;
+    for (size_t i = 0; i < breakers.size(); ++i) {
+      if (text.find(breakers[i]) != std::string::npos) breaks = found[i] = true;
+    }
+    if (breaks) tokens.push_back(id);
+  }
+  for (size_t i = 0; i < breakers.size(); ++i) {
+    if (found[i]) continue;
+    const std::vector<TokenId> own = tokenizer.encode("a" + breakers[i], false);
+    if (!own.empty()) tokens.push_back(own.back());
+  }
+  std::ranges::sort(tokens);
+  return tokens;
+}
+
 }  // namespace
 
-void resolve_texts(SamplingParams& params, const Tokenizer&) {
+void resolve_texts(SamplingParams& params, const Tokenizer& tokenizer) {
   for (const SamplingTexts& row : kSamplingTexts) check(row, params.*row.field);
+  if (params.dry_multiplier > 0) {
+    params.dry_breaker_tokens = breaker_tokens(params.dry_sequence_breakers.items(), tokenizer);
+  }
   const std::string error = error_of_order(params.samplers.items());
   if (!error.empty()) refuse("samplers", "invalid_value", error);
 }

@@ -2,9 +2,11 @@
 #include "sampling/history.h"
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 #include <limits>
 #include <span>
+#include <unordered_map>
 
 namespace sluice {
 namespace {
@@ -49,8 +51,35 @@ void ban_repeated_ngrams(const SampleTask& task, Edits& edits) {
   if (before == 0 && !text.empty()) edits.push_back({.id = text.front(), .bias = kBanned});
 }
 
+// llama.cpp's DRY, by p-e-w: the longer the text's end repeats an earlier part, the larger the penalty of the token
+// that followed there.
+void penalize_repetitions(const SampleTask& task, Edits& edits) {
+  const SamplingParams& p = *task.params;
+  std::span<const TokenId> text = *task.tokens;
+  if (p.dry_penalty_last_n >= 0) text = text.last(std::min(text.size(), static_cast<size_t>(p.dry_penalty_last_n)));
+  const std::vector<TokenId>& breakers = p.dry_breaker_tokens.items();
+  const auto breaks = [&](TokenId token) { return std::ranges::binary_search(breakers, token); };
+  const auto unbroken = static_cast<int>(std::find_if(text.rbegin(), text.rend(), breaks) - text.rbegin());
+  const int allowed = p.dry_allowed_length;
+  if (unbroken < allowed || static_cast<int>(text.size()) <= allowed) return;
+  const std::vector<int> equal = repeats(text, unbroken);
+  std::unordered_map<TokenId, int> longest;  // by the token that followed
+  for (size_t i = 1; i < text.size(); ++i) {
+    if (equal[i] < allowed) continue;
+    int& own = longest[text[text.size() - i]];
+    own = std::max(own, equal[i]);
+  }
+  constexpr double kMostPenalty = 1e30;
+  for (const auto& [token, length] : longest) {
+    const double penalty = p.dry_multiplier * std::pow(p.dry_base, length - allowed);
+    edits.push_back({.id = token, .late = static_cast<float>(std::min(penalty, kMostPenalty))});
+  }
+}
+
 constexpr std::initializer_list<History> kSamplers = {
     {[](const SamplingParams& p) { return p.no_repeat_ngram_size > 0; }, one_per_token, ban_repeated_ngrams},
+    {[](const SamplingParams& p) { return p.dry_multiplier > 0 && uses(p, "dry"); }, one_per_token,
+     penalize_repetitions},
 };
 
 }  // namespace
