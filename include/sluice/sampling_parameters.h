@@ -394,6 +394,7 @@ struct MissingSampler {
 
 inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
     {"tfs_z", "[1]", SamplingParameter::kOllama},
+    {"bad_words", "[[]]"},
 });
 
 }  // namespace sluice

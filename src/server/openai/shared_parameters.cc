@@ -269,7 +269,6 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("min_keep", "[0, 1]"),
     refused("sampling_seed", {}, "Use 'seed'"),
     refused("repeat_penalty", "[1]", "Use 'repetition_penalty'"),
-    refused("bad_words", "[[]]", "Use 'logit_bias'"),
     refused("logits_processors", "[[]]", "Use 'logit_bias'"),
     refused("custom_logit_processor", {}, "Use 'logit_bias'"),
     refused("use_beam_search", "[false]"),
