@@ -56,6 +56,9 @@ struct SamplingParams {
   // No repetition goes across these texts. The engine sets the tokens.
   SharedList<std::string> dry_sequence_breakers{"\n", ":", "\"", "*"};
   SharedList<TokenId> dry_breaker_tokens{};
+  // Texts that are not generated, as in vLLM. The engine sets the tokens.
+  SharedList<std::string> bad_words{};
+  SharedList<std::vector<TokenId>> bad_word_tokens{};
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
   SharedList<TokenId> allowed_token_ids{};  // at most as many as the vocabulary has tokens; empty: all
@@ -345,6 +348,11 @@ struct SamplingTexts {
 };
 
 inline constexpr auto kSamplingTexts = std::to_array<SamplingTexts>({
+    {.name = "bad_words",
+     .field = &SamplingParams::bad_words,
+     .most = 1024,
+     .fallback = "none",
+     .help = "texts that are not generated (vLLM's definition)"},
     {.name = "dry_sequence_breakers",
      .field = &SamplingParams::dry_sequence_breakers,
      .most = 64,
@@ -381,7 +389,7 @@ inline bool any_parameter(const SamplingParams& params, SamplingParameter::Effec
 }
 // Whether a parameter looks at the text so far.
 inline bool needs_history(const SamplingParams& params) {
-  return any_parameter(params, SamplingParameter::Effect::kHistory);
+  return !params.bad_words.empty() || any_parameter(params, SamplingParameter::Effect::kHistory);
 }
 
 // A sampling field of other servers that this engine lacks. It is refused unless its value is null or asks for nothing.
@@ -394,7 +402,6 @@ struct MissingSampler {
 
 inline constexpr auto kMissingSamplers = std::to_array<MissingSampler>({
     {"tfs_z", "[1]", SamplingParameter::kOllama},
-    {"bad_words", "[[]]"},
 });
 
 }  // namespace sluice

@@ -52,10 +52,24 @@ std::vector<TokenId> breaker_tokens(const std::vector<std::string>& breakers, co
   return tokens;
 }
 
+// Like vLLM: the word as it is, and after a space where that begins with another token and has as many.
+std::vector<std::vector<TokenId>> word_tokens(const std::vector<std::string>& words, const Tokenizer& tokenizer) {
+  std::vector<std::vector<TokenId>> all;
+  for (const std::string& word : words) {
+    const std::string bare = word.substr(std::min(word.find_first_not_of(' '), word.size()));
+    std::vector<TokenId> own = tokenizer.encode(bare, false), spaced = tokenizer.encode(" " + bare, false);
+    const bool differs = !spaced.empty() && spaced.size() == own.size() && spaced.front() != own.front();
+    if (!own.empty()) all.push_back(std::move(own));
+    if (differs) all.push_back(std::move(spaced));
+  }
+  return all;
+}
+
 }  // namespace
 
 void resolve_texts(SamplingParams& params, const Tokenizer& tokenizer) {
   for (const SamplingTexts& row : kSamplingTexts) check(row, params.*row.field);
+  params.bad_word_tokens = word_tokens(params.bad_words.items(), tokenizer);
   if (params.dry_multiplier > 0) {
     params.dry_breaker_tokens = breaker_tokens(params.dry_sequence_breakers.items(), tokenizer);
   }

@@ -76,7 +76,19 @@ void penalize_repetitions(const SampleTask& task, Edits& edits) {
   }
 }
 
+// Bans the last token of a word whose other tokens are the end of the output.
+void ban_words(const SampleTask& task, Edits& edits) {
+  const auto output = std::span(*task.tokens).subspan(static_cast<size_t>(task.prompt_length));
+  for (const std::vector<TokenId>& word : task.params->bad_word_tokens) {
+    const auto before = std::span(word).first(word.size() - 1);
+    if (before.size() > output.size()) continue;
+    if (std::ranges::equal(before, output.last(before.size()))) edits.push_back({.id = word.back(), .bias = kBanned});
+  }
+}
+
 constexpr std::initializer_list<History> kSamplers = {
+    {[](const SamplingParams& p) { return !p.bad_word_tokens.empty(); },
+     [](const SampleTask& task) { return task.params->bad_word_tokens.size(); }, ban_words},
     {[](const SamplingParams& p) { return p.no_repeat_ngram_size > 0; }, one_per_token, ban_repeated_ngrams},
     {[](const SamplingParams& p) { return p.dry_multiplier > 0 && uses(p, "dry"); }, one_per_token,
      penalize_repetitions},
