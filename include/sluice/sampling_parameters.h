@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +22,11 @@ namespace sluice {
 // Limits on the stop strings of a request.
 inline constexpr size_t kMaxStopStrings = 1024;
 inline constexpr size_t kMaxStopBytes = 64 << 10;  // bytes of all stop strings together
+
+// Changes logits by the text so far, which begins with `prompt_length` tokens of prompt: adds tokens and what is added
+// to their logits. -infinity excludes a token. It runs on the engine's threads, and must not throw.
+using LogitProcessor = std::function<void(std::span<const TokenId> text, int prompt_length,
+                                          std::vector<std::pair<TokenId, float>>& biases)>;
 
 // How tokens are chosen. Names and meanings follow vLLM, OpenAI and, for samplers that these lack, their inventors.
 // docs/sampling.md has the order in which they apply. Engine::submit checks every range given here.
@@ -59,6 +66,7 @@ struct SamplingParams {
   // Texts that are not generated, as in vLLM. The engine sets the tokens.
   SharedList<std::string> bad_words{};
   SharedList<std::vector<TokenId>> bad_word_tokens{};
+  SharedList<LogitProcessor> logit_processors{};  // called in this order
   // The samplers to use, and their order. Empty: all, in the order of docs/sampling.md.
   SharedList<std::string> samplers{};
   SharedList<TokenId> allowed_token_ids{};  // at most as many as the vocabulary has tokens; empty: all
@@ -389,7 +397,8 @@ inline bool any_parameter(const SamplingParams& params, SamplingParameter::Effec
 }
 // Whether a parameter looks at the text so far.
 inline bool needs_history(const SamplingParams& params) {
-  return !params.bad_words.empty() || any_parameter(params, SamplingParameter::Effect::kHistory);
+  return !params.bad_words.empty() || !params.logit_processors.empty() ||
+         any_parameter(params, SamplingParameter::Effect::kHistory);
 }
 
 // A sampling field of other servers that this engine lacks. It is refused unless its value is null or asks for nothing.

@@ -86,7 +86,17 @@ void ban_words(const SampleTask& task, Edits& edits) {
   }
 }
 
+void run_processors(const SampleTask& task, Edits& edits) {
+  std::vector<std::pair<TokenId, float>> biases;
+  for (const LogitProcessor& process : task.params->logit_processors) {
+    process(*task.tokens, task.prompt_length, biases);
+  }
+  for (const auto& [token, bias] : biases) edits.push_back({.id = token, .bias = bias});
+}
+
 constexpr std::initializer_list<History> kSamplers = {
+    {[](const SamplingParams& p) { return !p.logit_processors.empty(); },
+     [](const SampleTask&) { return std::numeric_limits<size_t>::max() / 2; }, run_processors},
     {[](const SamplingParams& p) { return !p.bad_word_tokens.empty(); },
      [](const SampleTask& task) { return task.params->bad_word_tokens.size(); }, ban_words},
     {[](const SamplingParams& p) { return p.no_repeat_ngram_size > 0; }, one_per_token, ban_repeated_ngrams},
