@@ -76,6 +76,15 @@ const Feature kFeatures[] = {
      }},
     {"jump_ahead", kJump},
     {"thought", kAlone, think},
+    {"samplers", kAlone,
+     [](Request& r) {
+       r.sampling.temperature = 0.9, r.sampling.seed = 11, r.sampling.typical_p = 0.9, r.sampling.dry_multiplier = 0.8;
+       r.sampling.xtc_probability = 0.5, r.sampling.bad_words = {" the", "city"};
+     }},
+    {"mirostat", kAlone,
+     [](Request& r) {
+       r.sampling.temperature = 0.9, r.sampling.seed = 13, r.sampling.mirostat = 2, r.sampling.mirostat_tau = 3;
+     }},
 };
 
 // Engines by what they have.

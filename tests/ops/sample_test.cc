@@ -238,15 +238,34 @@ TEST_P(SampleTest, RandomRowsMatchTheReference) {
 // A random sampler of a chain.
 SamplerStep random_step(std::mt19937& random, int vocab) {
   const auto real = [&](float low, float high) { return std::uniform_real_distribution<float>(low, high)(random); };
-  switch (random() % 5) {
+  switch (random() % 13) {
     case 0:
-      return {.kind = SamplerKind::kTemperature, .a = 1.0 / real(0.2f, 2.0f)};
+      return {.kind = SamplerKind::kTemperature,
+              .a = 1.0 / static_cast<double>(real(0.2f, 2.0f)),
+              .b = random() % 2 == 0 ? real(0.1f, 1.0f) : 0.0f,
+              .c = real(0.0f, 3.0f)};
     case 1:
       return {.kind = SamplerKind::kTopNSigma, .b = real(0.01f, 4.0f)};
     case 2:
       return {.kind = SamplerKind::kTopK, .count = 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(vocab))};
     case 3:
       return {.kind = SamplerKind::kTopP, .a = static_cast<double>(real(0.01f, 0.9999f))};
+    case 4:
+      return {.kind = SamplerKind::kTypicalP, .a = static_cast<double>(real(0.01f, 0.9999f))};
+    case 5:
+      return {.kind = SamplerKind::kTopA, .b = real(0.0f, 1.0f)};
+    case 6:
+      return {.kind = SamplerKind::kEpsilon, .b = std::pow(10.0f, real(-6.0f, 0.0f))};
+    case 7:
+      return {.kind = SamplerKind::kEta, .b = std::pow(10.0f, real(-6.0f, 0.0f))};
+    case 8:
+      return {.kind = SamplerKind::kXtc, .b = real(0.0f, 1.0f), .c = real(0.0f, 0.5f)};
+    case 9:
+      return {.kind = SamplerKind::kSmoothing, .b = real(0.0f, 3.0f), .c = real(1.0f, 3.0f)};
+    case 10:
+      return {.kind = SamplerKind::kMirostat1, .count = vocab, .b = real(0.0f, 12.0f)};
+    case 11:
+      return {.kind = SamplerKind::kMirostat2, .b = real(-1.0f, 12.0f)};
     default:
       return {.kind = SamplerKind::kMinP, .b = std::pow(10.0f, real(-8.0f, 0.0f))};
   }
@@ -275,13 +294,15 @@ TEST_P(SampleTest, RandomChainsMatchTheReference) {
                     .position = static_cast<uint32_t>(random() % 1000)};
       one.first_step = static_cast<int32_t>(changes.steps.size());
       std::set<SamplerKind> used;
-      for (int i = 0; i < 5; ++i) {
+      for (int i = 0; i < 8; ++i) {
         const SamplerStep step = random_step(random, vocab);
         if (!used.insert(step.kind).second) continue;
         changes.steps.push_back(step);
         what += std::to_string(static_cast<int>(step.kind)) + " ";
       }
       what += "| ";
+      if (chance(20)) changes.steps.push_back({.kind = SamplerKind::kAdaptiveP, .b = 0.3f});
+      one.wants_probability = row % 2;
       one.steps = static_cast<int32_t>(changes.steps.size()) - one.first_step;
       if (row == 3) {
         for (int64_t i = 0; i < mask_words(vocab); ++i) changes.masks.push_back(static_cast<uint32_t>(random()));
@@ -298,6 +319,8 @@ TEST_P(SampleTest, RandomChainsMatchTheReference) {
     for (size_t i = 0; i < rows.size(); ++i) {
       ASSERT_EQ(got.rows[i].token, want.rows[i].token)
           << "round " << round << ", row " << i << ", vocabulary " << vocab << ", chains " << what;
+      EXPECT_EQ(got.rows[i].probability, want.rows[i].probability) << "round " << round << ", row " << i;
+      EXPECT_EQ(want.rows[i].probability > 0, rows[i].wants_probability == 1 && rows[i].steps > 0);
     }
   }
 }
