@@ -271,7 +271,6 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
       {R"("structured_outputs":{"regex":"a","choice":["a"]})", "structured_outputs.choice",
        "invalid_parameter_combination"},
       {R"("structured_outputs":{"regexp":"a"})", "structured_outputs.regexp", "unsupported_parameter"},
-      {R"("bad_words":["a"])", "bad_words", "unsupported_parameter"},
       {R"("use_beam_search":true)", "use_beam_search", "unsupported_parameter"},
       {R"("length_penalty":2)", "length_penalty", "unsupported_parameter"},
       {R"("truncate_prompt_tokens":5)", "truncate_prompt_tokens", "unsupported_parameter"},
