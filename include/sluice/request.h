@@ -20,6 +20,22 @@ struct GrammarSpec {
   std::string param = "grammar";  // name of the request's field in errors about the grammar
 };
 
+// When a beam search ends, as transformers defines it.
+enum class EarlyStopping {
+  kNo,     // once no beam looks as if it could become better than the finished texts
+  kYes,    // once there are as many finished texts as beams
+  kNever,  // once no beam can become better, whatever its length will be
+};
+
+// Beam search: the choices are the best of the texts that several beams find. It takes the likeliest tokens and samples
+// nothing, so that temperature and filters have no effect.
+inline constexpr int kMostBeams = 64;
+struct BeamParams {
+  int width = 1;                // beams, at most kMostBeams and at least as many as choices
+  double length_penalty = 1.0;  // -10 .. 10: the exponent of the length that divides a text's log-probability
+  EarlyStopping early_stopping = EarlyStopping::kNo;
+};
+
 // Whether an answer begins inside a thought, as far as its prompt tells.
 enum class ThoughtStart {
   kMaybe,   // the answer may open one
@@ -41,6 +57,7 @@ struct Request {
   std::optional<int> thinking_token_budget{};
   bool max_tokens_is_default = false;  // sampling.max_tokens gives way to the context (sluice/context.h)
   int n = 1;                           // independent continuations; they share the prompt's cache blocks
+  std::optional<BeamParams> beams{};   // searches for the choices instead of sampling them
   int priority = 0;                    // lower is served first under the priority policy
   std::string adapter{};               // name of a loaded adapter that changes the model; empty: none
   std::string cache_salt{};            // prefixes are shared only between equal salts

@@ -77,6 +77,7 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
     case Outputs::kScores:
       return;
     case Outputs::kToken:
+      if (request.beams) return commit_beam(sequence, result.accepted[0]);
       return commit_tokens(sequence, result.accepted, 1);
     case Outputs::kVerify:
       return commit_tokens(sequence, result.accepted, part.samples);
@@ -88,8 +89,8 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
 
 void Scheduler::fork(Sequence& trunk) {
   RequestState& request = *trunk.request;
-  reserved_slots_ -= request.request.n - 1;
-  for (int i = 1; i < request.request.n; ++i) {
+  reserved_slots_ -= request.width() - 1;
+  for (int i = 1; i < request.width(); ++i) {
     auto choice = std::make_unique<Sequence>(trunk);
     choice->rank.index = choice->task.choice = i;
     if (choice->task.counts != nullptr) choice->task.counts = &choice->counts;
@@ -243,8 +244,8 @@ void Scheduler::end_sequence(Sequence& sequence) {
   RequestState& request = *sequence.request;
   if (sequence.state == SequenceState::kRunning) {
     stop_running(sequence);
-    if (request.unforked()) reserved_slots_ -= request.request.n - 1;
-  } else {
+    if (request.unforked()) reserved_slots_ -= request.width() - 1;
+  } else if (sequence.state == SequenceState::kWaiting) {
     policy_->erase(sequence);
     if (!request.admitted) queue_limit_.leave(request.request.n, request.prompt_length());
   }

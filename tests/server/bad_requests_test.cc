@@ -271,8 +271,10 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
       {R"("structured_outputs":{"regex":"a","choice":["a"]})", "structured_outputs.choice",
        "invalid_parameter_combination"},
       {R"("structured_outputs":{"regexp":"a"})", "structured_outputs.regexp", "unsupported_parameter"},
-      {R"("use_beam_search":true)", "use_beam_search", "unsupported_parameter"},
-      {R"("length_penalty":2)", "length_penalty", "unsupported_parameter"},
+      {R"("num_beams":65)", "num_beams", "integer_above_max_value"},
+      {R"("length_penalty":2)", "length_penalty", "invalid_value"},
+      {R"("early_stopping":true)", "early_stopping", "invalid_value"},
+      {R"("num_beams":2,"early_stopping":"always")", "early_stopping", "invalid_value"},
       {R"("truncate_prompt_tokens":5)", "truncate_prompt_tokens", "unsupported_parameter"},
       {R"("user":")" + std::string(1025, 'a') + "\"", "user", "string_above_max_length"},
       {"\"metadata\":{\"a\":\"" + std::string(65536, 'a') + "\"}", "metadata", "object_above_max_size"}};
@@ -296,10 +298,11 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
 // What other servers constrain or sample by is never ignored.
 TEST_F(BadRequests, FieldsOfOtherServersAreRefusedByName) {
   const std::vector<std::pair<std::string, std::string>> fields = {
-      {"regex", R"("a+")"},      {"ebnf", R"("root ::= \"a\"")"},   {"stop_regex", R"("a+")"},
-      {"mirostat_mode", "2"},    {"dynamic_temperature", "true"},   {"min_keep", "3"},          {"lora_request", "{}"},
-      {"lora_path", R"("a")"},   {"logits_processors", R"(["a"])"}, {"n_predict", "5"},         {"max_new_tokens", "5"},
-      {"repeat_penalty", "1.1"}, {"options", R"({"a":1})"},         {"format", R"("json")"},    {"sampling_seed", "5"},
+      {"regex", R"("a+")"},      {"ebnf", R"("root ::= \"a\"")"}, {"stop_regex", R"("a+")"},
+      {"mirostat_mode", "2"},    {"dynamic_temperature", "true"}, {"min_keep", "3"},
+      {"lora_request", "{}"},    {"lora_path", R"("a")"},         {"logits_processors", R"(["a"])"},
+      {"n_predict", "5"},        {"max_new_tokens", "5"},         {"repeat_penalty", "1.1"},
+      {"options", R"({"a":1})"}, {"format", R"("json")"},         {"sampling_seed", "5"},
       {"tfs_z", "0.5"}};
   start();
   TestClient client(port);

@@ -87,6 +87,17 @@ constexpr Parameter kSpecialTokens[] = {{.name = "add_special_tokens",
                                          .help = "add the tokens that the tokenizer puts around a text",
                                          .set = assign<&SpecialTokenFields::add_special_tokens>}};
 
+void set_early_stopping(Fields& f, const Json& v) {
+  auto& early = f.of<GenerationFields>().early_stopping;
+  if (is_string(v, "never")) {
+    early = EarlyStopping::kNever;
+  } else if (v.is_boolean()) {
+    early = v.get<bool>() ? EarlyStopping::kYes : EarlyStopping::kNo;
+  } else {
+    throw invalid_value("early_stopping", "Invalid 'early_stopping': expected true, false or \"never\".");
+  }
+}
+
 constexpr auto kLength = std::to_array<Parameter>({
     {.name = "max_tokens",
      .type = Type::kInteger,
@@ -109,6 +120,31 @@ constexpr auto kLength = std::to_array<Parameter>({
      .fallback = "1",
      .help = "choices per prompt; prompts times choices are at most 2048",
      .set = assign<&GenerationFields::n>},
+    {.name = "use_beam_search",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "search for the likeliest texts instead of sampling (docs/beam-search.md)",
+     .set = assign<&GenerationFields::searches>},
+    {.name = "num_beams",
+     .type = Type::kInteger,
+     .min = 1,
+     .max = kMostBeams,
+     .fallback = "n with use_beam_search, else 1",
+     .help = "beams of the search; above 1 it need not be asked for",
+     .set = assign<&GenerationFields::num_beams>},
+    {.name = "length_penalty",
+     .type = Type::kNumber,
+     .min = -10,
+     .max = 10,
+     .fallback = "1",
+     .help = "exponent of the length that divides the log probability of a text that the search finds",
+     .set = assign<&GenerationFields::length_penalty>},
+    {.name = "early_stopping",
+     .type = Type::kAny,
+     .max_bytes = kLabelBytes,
+     .fallback = "false",
+     .help = "true, false or never: when the search ends, as in transformers",
+     .set = set_early_stopping},
 });
 
 constexpr auto kChoice = std::to_array<Parameter>({
@@ -271,10 +307,6 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("repeat_penalty", "[1]", "Use 'repetition_penalty'"),
     refused("logits_processors", "[[]]", "Use 'logit_bias'"),
     refused("custom_logit_processor", {}, "Use 'logit_bias'"),
-    refused("use_beam_search", "[false]"),
-    refused("num_beams", "[1]"),
-    refused("length_penalty", "[1]"),
-    refused("early_stopping", "[false]"),
     refused("max_new_tokens", {}, "Use 'max_tokens'"),
     refused("min_new_tokens", {}, "Use 'min_tokens'"),
     refused("n_predict", {}, "Use 'max_tokens'"),
