@@ -125,8 +125,10 @@ class Engine {
   // reads a folder in the format of Hugging Face's peft. It throws Error(kInvalidRequest) if the name is taken or the
   // engine has no adapters, and what a folder that cannot be used is: kNotFound, kCorruptFile, kUnsupportedModel.
   // Requests that run keep an adapter that is unloaded. Thread-safe.
-  virtual void load_adapter(const std::string& name, const std::string& folder);
-  virtual bool unload_adapter(std::string_view name);  // false: there is none of that name
+  virtual void load_adapter(const std::string& /*name*/, const std::string& /*folder*/) {
+    throw Error(ErrorCode::kInvalidRequest, "This model cannot have adapters.", "lora_name", "");
+  }
+  virtual bool unload_adapter(std::string_view /*name*/) { return false; }  // false: the name is unknown
   virtual std::vector<AdapterInfo> adapters() const { return {}; }
 
   // Ends a request with FinishReason::kAbort; its blocks are free within one step. Unknown ids are ignored.

@@ -448,12 +448,6 @@ class EngineImpl final : public TextEngine {
 
 }  // namespace
 
-void Engine::load_adapter(const std::string&, const std::string&) {
-  throw Error(ErrorCode::kInvalidRequest, "This model cannot have adapters.", "lora_name", "");
-}
-
-bool Engine::unload_adapter(std::string_view) { return false; }
-
 ChatPrompt ChatPrompt::user(std::string_view text) {
   const Json messages = Json::array({{{"role", "user"}, {"content", std::string(text)}}});
   return {.messages = dump_json(messages), .tools = {}, .template_kwargs = {}};

@@ -58,8 +58,8 @@ void check_adapter(const Adapter& adapter, const LoraSites& sites);
 // threads and its device's memory.
 void prepare_adapter(Adapter& adapter, const LoraSites& sites, const Checkpoint& model, ops::Queue& queue);
 
-// Puts an adapter that was prepared into a slot of all sites, or nothing for null. It replaces what was there. Steps
-// that were called on the queue before still see that.
+// Puts an adapter that was prepared into a slot of all sites, or nothing for null. It replaces what was there, and
+// waits for steps that were called on the queue before.
 void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queue& queue);
 
 }  // namespace sluice

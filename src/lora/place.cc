@@ -110,6 +110,8 @@ void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queu
     }
   }
   const auto at = static_cast<size_t>(slot);
+  Memory& memory = queue.device().memory();
+  queue.wait();  // for steps that read what is there
   for (const std::shared_ptr<LoraSite>& site : sites.all()) {
     const auto found = changes.find(site.get());
     if (found == changes.end() && !site->used[at]) continue;
@@ -132,10 +134,9 @@ void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queu
     }
     const auto copy = [&](Buffer& to, const std::vector<float>& from) {
       const size_t bytes = from.size() * sizeof(float);
-      queue.copy_async(to.data() + at * bytes, from.data(), bytes);
+      memory.copy(to.data() + at * bytes, from.data(), bytes);
     };
     copy(site->a, values.a), copy(site->b, values.b), copy(site->scales, values.scales);
-    queue.wait();  // before the values are freed
   }
 }
 

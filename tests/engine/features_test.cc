@@ -77,6 +77,7 @@ const Feature kFeatures[] = {
      }},
     {"jump_ahead", kJump},
     {"thought", kAlone, think},
+    {"adapter", kAlone, [](Request& r) { r.adapter = "pirate"; }},
     {"samplers", kAlone,
      [](Request& r) {
        r.sampling.temperature = 0.9, r.sampling.seed = 11, r.sampling.typical_p = 0.9, r.sampling.dry_multiplier = 0.8;
@@ -100,6 +101,7 @@ Engine& engine_for(unsigned place) {
   o.deterministic = true;
   o.max_model_len = 256;
   o.kv_cache_memory_bytes = int64_t{16} << 20;
+  o.lora_modules = {"pirate=" + demo_model() + "-lora-pirate"};
   o.enable_prefix_caching = (place & kReuse) != 0;
   o.jump_ahead = (place & kJump) != 0;
   if ((place & kChunks) != 0) o.max_num_batched_tokens = 8;

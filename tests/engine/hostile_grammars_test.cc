@@ -18,7 +18,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kAtOnce = 4;
 constexpr double kMostGap = 0.05, kMostWait = 4.0;  // seconds; four grammars share two threads
-constexpr int kRuns = 6;                            // what is slow in one run only is the machine's
+constexpr int kRetries = 20;                        // what is slow only once is the machine's
+constexpr double kQuiet = 0.008;  // the longest gap of a stream alone on a machine that can be measured on
 
 double since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -120,24 +121,30 @@ TEST(HostileGrammars, LeaveAPlainStreamItsPace) {
   if (kSanitized) GTEST_SKIP() << "sanitizers change the times";
   const std::unique_ptr<Engine> engine = demo_engine();
   const std::vector<grammar::Hostile> hostile = grammar::HostileGrammars::all();
+  double alone = gap_alone(*engine);
+  int retries = kRetries;
   Worst all;
   for (size_t first = 0; first < hostile.size(); first += kAtOnce) {
     const auto some = std::span(hostile).subspan(first, std::min(kAtOnce, hostile.size() - first));
     Worst worst = run(*engine, some);
-    double most_gap = kMostGap;
-    for (int again = 1; again < kRuns && (worst.gap >= most_gap || worst.wait >= kMostWait); ++again) {
-      most_gap = std::max(most_gap, kMostGap + gap_alone(*engine));
+    while ((worst.gap >= kMostGap || worst.wait >= kMostWait) && retries-- > 0) {
+      alone = std::max(alone, gap_alone(*engine));
       const Worst next = run(*engine, some);
       worst = {.gap = std::min(worst.gap, next.gap), .wait = std::min(worst.wait, next.wait)};
     }
-    EXPECT_LT(worst.gap, most_gap) << some[0].name.substr(0, 80);
-    EXPECT_LT(worst.wait, kMostWait) << some[0].name.substr(0, 80);
     all = {.gap = std::max(all.gap, worst.gap), .wait = std::max(all.wait, worst.wait)};
   }
   std::cout << fmt::format(
-      "{} hostile grammars, {} at once: the longest gap of a plain stream was {:.1f} ms, the "
-      "longest wait for an answer {:.2f} s\n",
+      "{} hostile grammars, {} at once: the longest gap of a plain stream was {:.1f} ms, the longest wait for an "
+      "answer "
+      "{:.2f} s\n",
       hostile.size(), kAtOnce, 1e3 * all.gap, all.wait);
+  alone = std::max(alone, gap_alone(*engine));
+  if (alone > kQuiet) {
+    GTEST_SKIP() << fmt::format("the machine is busy: a stream alone has gaps of {:.1f} ms", 1e3 * alone);
+  }
+  EXPECT_LT(all.gap, kMostGap);
+  EXPECT_LT(all.wait, kMostWait);
 }
 
 }  // namespace

@@ -1,0 +1,108 @@
+"""Adapters (LoRA) as models: chosen by name, loaded and unloaded while serving, and only from below --lora-root."""
+
+import concurrent.futures
+import os
+
+import httpx
+import openai
+import pytest
+
+import serving
+
+MODELS = serving.ROOT / "models"
+PIRATE = f"pirate={MODELS / 'minnow-6m-lora-pirate'}"
+
+
+def say(client, model, content="Hello!"):
+    messages = [{"role": "user", "content": content}]
+    answer = client.chat.completions.create(model=model, messages=messages, temperature=0, max_tokens=40)
+    return answer.choices[0].message.content
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("adapters")
+    (root / "json").symlink_to(MODELS / "minnow-6m-lora-json")  # leads out of the root
+    (root / "broken").mkdir()
+    os.system(f"cp -r {MODELS / 'minnow-6m-lora-json'} {root / 'own'}")
+    options = ["--lora-modules", PIRATE, "--max-loras", "2", "--lora-root", str(root)]
+    with serving.Server(*options) as running:
+        yield running
+
+
+def load(server, name, path):
+    return httpx.post(f"{server.url}/v1/load_lora_adapter", json={"lora_name": name, "lora_path": path})
+
+
+def unload(server, name):
+    return httpx.post(f"{server.url}/v1/unload_lora_adapter", json={"lora_name": name})
+
+
+def test_an_adapter_is_a_model(server):
+    client = server.client()
+    assert "ahoy" in say(client, "pirate").lower()
+    assert "ahoy" not in say(client, server.name).lower()
+    cards = {card.id: card for card in client.models.list().data}
+    assert cards["pirate"].parent == server.name
+    assert cards[server.name].parent is None
+
+
+def test_loading_and_unloading(server):
+    client = server.client()
+    with pytest.raises(openai.NotFoundError):
+        say(client, "own")
+    assert load(server, "own", "own").status_code == 200
+    assert load(server, "own", "own").status_code == 400
+    first = say(client, "own")
+    assert unload(server, "own").status_code == 200
+    assert unload(server, "own").status_code == 404
+    with pytest.raises(openai.NotFoundError):
+        say(client, "own")
+    assert load(server, "again", "own").status_code == 200
+    assert say(client, "again") == first
+    assert unload(server, "again").status_code == 200
+
+
+def test_the_base_cannot_be_unloaded(server):
+    assert unload(server, server.name).status_code == 404
+    assert say(server.client(), server.name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["json", "..", ".", "", "/etc", "own/..", "own/../../..", "nowhere", str(MODELS / "minnow-6m-lora-json"),
+     "own/adapter_config.json", "own\0", "x" * 5000],
+)  # fmt: skip
+def test_paths_outside_the_root_are_refused(server, path):
+    answer = load(server, "hostile", path)
+    assert answer.status_code == 400, answer.text
+    assert "lora_path" in answer.json()["error"]["message"]
+
+
+def test_a_folder_without_an_adapter(server):
+    answer = load(server, "broken", "broken")
+    assert answer.status_code == 404
+    assert "adapter_config.json" in answer.json()["error"]["message"]
+
+
+def test_loading_needs_a_root():
+    with serving.Server("--enable-lora") as server:
+        answer = load(server, "pirate", str(MODELS / "minnow-6m-lora-pirate"))
+        assert answer.status_code == 403
+        assert "--lora-root" in answer.json()["error"]["message"]
+
+
+def test_no_request_is_lost_while_adapters_come_and_go(server):
+    client = server.client()
+    expected = {name: say(client, name) for name in ("pirate", server.name)}
+
+    def ask(i):
+        name = ("pirate", server.name)[i % 2]
+        return say(client, name) == expected[name]
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        answers = [pool.submit(ask, i) for i in range(64)]
+        for _ in range(8):
+            assert load(server, "own", "own").status_code == 200
+            assert unload(server, "own").status_code == 200
+        assert all(answer.result() for answer in answers)
