@@ -57,6 +57,7 @@ struct Request {
   std::optional<int> thinking_token_budget{};
   bool max_tokens_is_default = false;  // sampling.max_tokens gives way to the context (sluice/context.h)
   int n = 1;                           // independent continuations; they share the prompt's cache blocks
+  int best_of = 0;                     // above n: so many are made, and those with the best mean log-probability remain
   std::optional<BeamParams> beams{};   // searches for the choices instead of sampling them
   int priority = 0;                    // lower is served first under the priority policy
   std::string adapter{};               // name of a loaded adapter that changes the model; empty: none

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/numa.h"
 #include "base/thread_pool.h"
+#include "engine/best_of.h"
 #include "engine/adapter_table.h"
 #include "engine/fingerprint.h"
 #include "engine/frontend.h"
@@ -164,6 +165,12 @@ class EngineImpl final : public TextEngine {
     validate(request, info_.vocab_size);
     resolve_texts(request.sampling, *tokenizer_);
     check_fits(request, scheduler_options_);
+    if (request.best_of > request.n) {
+      std::optional<int>& logprobs = request.sampling.logprobs;
+      sink = best_of(std::move(sink), request.n, request.best_of, logprobs.has_value());
+      logprobs = logprobs.value_or(0);
+      request.n = request.best_of;
+    }
     if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
     const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
     const int rope_class = loaded_.plan.shape.rope_class(static_cast<int>(prompt_tokens));

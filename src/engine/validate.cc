@@ -117,6 +117,7 @@ void check_beams(const Request& request) {
   if (!s.allowed_token_ids.empty()) excluded("allowed_token_ids");
   if (!s.bad_words.empty()) excluded("bad_words");
   if (!s.logit_processors.empty()) excluded("logit_processors");
+  if (request.best_of > request.n) excluded("best_of");
   if (request.grammar) excluded(request.grammar->param);
   if (request.thinking_token_budget) excluded("thinking_token_budget");
 }
@@ -152,6 +153,7 @@ void validate(const Request& request, int vocab) {
     }
   }
   check_beams(request);
+  if (request.best_of != 0) at_least("best_of", request.best_of, request.n);
   known_syntax("tool_syntax", request.tool_syntax, tool_syntax(request.tool_syntax) != nullptr);
   known_syntax("reasoning_syntax", request.reasoning_syntax, reasoning_syntax(request.reasoning_syntax) != nullptr);
   for (const TokenId id : s.stop_token_ids) known_token("stop_token_ids", id, vocab);

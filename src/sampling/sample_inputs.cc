@@ -139,6 +139,7 @@ void SampleInputs::write_edits(const SampleTask& task) {
   if (task.counts != nullptr) {
     for (const PenaltyCounts::Entry& entry : task.counts->entries()) {
       check(entry.token);
+      if (entry.all == 0) continue;
       if (!biased_.empty()) {
         const auto same = std::ranges::lower_bound(biased_, entry.token, {}, by_id);
         if (same != biased_.end() && same->id == entry.token) {

@@ -144,7 +144,10 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
 // Takes a token that the constraint, if there is one, has accepted.
 void Scheduler::append(Sequence& sequence, TokenId token, SequenceEvent& event) {
   sequence.tokens.push_back(token);
-  if (sequence.task.counts != nullptr) sequence.counts.add_output(token);
+  if (sequence.task.counts != nullptr) {
+    sequence.counts.add_output(token);
+    sequence.counts.slide(sequence.tokens, sequence.prompt_length);
+  }
   ++generated_tokens_;
   event.tokens.push_back(token);
   event.finish = finish_of(sequence);

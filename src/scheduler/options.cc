@@ -24,6 +24,10 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
     refuse(fmt::format("num_beams must be at most {}, the sequences of one step", options.max_num_seqs), "num_beams",
            "integer_above_max_value");
   }
+  if (request.best_of > options.max_num_seqs) {
+    refuse(fmt::format("best_of must be at most {}, the sequences of one step", options.max_num_seqs), "best_of",
+           "integer_above_max_value");
+  }
   if (request.n > options.max_num_seqs) {
     refuse(fmt::format("n must be at most {}, the sequences of one step", options.max_num_seqs), "n",
            "integer_above_max_value");

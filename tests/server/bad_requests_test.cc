@@ -193,7 +193,8 @@ TEST_F(BadRequests, Completions) {
                {completion_body(R"("logprobs":21)"), "logprobs", "integer_above_max_value"},
                {completion_body(R"("logprobs":-1)"), "logprobs", "integer_below_min_value"},
                {completion_body(R"("suffix":"x")"), "suffix", "unsupported_parameter"},
-               {completion_body(R"("best_of":2)"), "best_of", "unsupported_parameter"},
+               {completion_body(R"("best_of":1,"n":2)"), "best_of", "invalid_value"},
+               {completion_body(R"("best_of":2,"stream":true)"), "best_of", "invalid_value"},
                {completion_body(R"("prompt_logprobs":1,"stream":true)"), "prompt_logprobs", "invalid_value"},
                {completion_body(R"("prompt_embeds":"AAAA")"), "prompt_embeds", "unsupported_parameter"}});
 }

@@ -17,7 +17,6 @@ using Type = Parameter::Type;
 struct LlamaFields {
   Json prompt;  // a string or an array of token ids
   bool return_tokens = false;
-  std::optional<int> repeat_last_n;
 };
 
 // -1 and -2 stand for as many tokens as the context holds.
@@ -77,13 +76,6 @@ constexpr auto kOwnParameters = std::to_array<Parameter>({
      .fallback = "false",
      .help = "report the ids of the tokens",
      .set = assign<&LlamaFields::return_tokens>},
-    {.name = "repeat_last_n",
-     .type = Type::kInteger,
-     .min = -1,
-     .max = kIntMax,
-     .fallback = "-1",
-     .help = "must be -1 (all tokens) unless repeat_penalty is 1",
-     .set = assign<&LlamaFields::repeat_last_n>},
     refused("cache_prompt", "[true]"),
     refused("id_slot", "[-1]"),
     refused("logit_bias", "[[], {}]"),
@@ -102,9 +94,6 @@ constexpr auto kParameters = joined(kOwnParameters, sampling_rows_of<SamplingPar
 
 Request request_of(Call& call) {
   const auto& fields = call.fields.of<LlamaFields>();
-  if (call.fields.of<SamplingParams>().repetition_penalty != 1 && fields.repeat_last_n.value_or(-1) != -1) {
-    throw unsupported_parameter("repeat_last_n", "must be -1: 'repeat_penalty' is for all tokens");
-  }
   Request request = base_request(call);
   if (fields.prompt.is_string()) {
     request.prompt = tokenize_text(call, fields.prompt.get_ref<const std::string&>(), true, "prompt");

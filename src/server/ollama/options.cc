@@ -33,11 +33,6 @@ constexpr auto kOwnOptions = std::to_array<Parameter>({
      .max_items = kMaxStopStrings,
      .max_bytes = kMaxStopBytes,
      .set = [](Fields& f, const Json& v) { set_stop_strings(f, v, "stop"); }},
-    {.name = "repeat_last_n",
-     .type = Type::kInteger,
-     .min = -1,
-     .max = kIntMax,
-     .set = assign<&OllamaFields::repeat_last_n>},
     refused("penalize_newline", "[true]"),
 });
 
@@ -142,9 +137,6 @@ void read_ollama_options(Call& call) {
     throw invalid_value("options.num_ctx", fmt::format("Invalid 'num_ctx': the model's context is {} tokens, as the "
                                                        "server was started.",
                                                        call.info().max_model_len));
-  }
-  if (call.fields.of<SamplingParams>().repetition_penalty != 1 && fields.repeat_last_n.value_or(-1) != -1) {
-    throw unsupported_parameter("options.repeat_last_n", "must be -1: 'repeat_penalty' is for all tokens");
   }
 }
 

@@ -14,7 +14,6 @@ struct OllamaFields {
   bool stream = true;
   Json options;                       // object or null
   std::optional<int> num_ctx;         // of the options
-  std::optional<int> repeat_last_n;   // of the options
   bool unloads = false;               // keep_alive is 0
 };
 

@@ -324,10 +324,6 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("return_token_ids", "[false]"),
     refused("kv_transfer_params"),
     refused("vllm_xargs"),
-    {.name = "repeat_last_n",
-     .type = Type::kNumber,
-     .fallback = "none",
-     .help = "a setting of 'repeat_penalty', which must be 1; changes nothing"},
 });
 
 constexpr auto kMissing = [] {

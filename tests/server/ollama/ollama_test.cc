@@ -190,7 +190,6 @@ TEST_F(Ollama, WhatIsNotSupportedIsRefusedByName) {
       {{{"options", {{"num_predict", 0}}}}, "'num_predict'"},
       {{{"options", {{"temperature", "hot"}}}}, "'temperature'"},
       {{{"options", {{"tfs_z", 0.5}}}}, "'tfs_z'"},
-      {{{"options", {{"repeat_penalty", 1.1}, {"repeat_last_n", 64}}}}, "repeat_last_n"},
       {{{"format", "xml"}}, "'format'"},
       {{{"think", "much"}}, "'much'"},
       {{{"keep_alive", "later"}}, "'keep_alive'"},
