@@ -194,6 +194,7 @@ void sampling(ops::Ctx& ctx) {
                                  .sampled = out.tensor,
                                  .for_host = {},
                                  .edits = {},
+                                 .steps = {},
                                  .masks = {},
                                  .top = {}};
       const double seconds = fastest(0.25,

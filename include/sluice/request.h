@@ -9,50 +9,31 @@
 #include <variant>
 #include <vector>
 
-#include "sluice/shared_list.h"
+#include "sluice/sampling_parameters.h"
 
 namespace sluice {
-
-using TokenId = int32_t;
-
-// Limits on the stop strings of a request.
-inline constexpr size_t kMaxStopStrings = 1024;
-inline constexpr size_t kMaxStopBytes = 64 << 10;  // bytes of all stop strings together
-
-// How tokens are chosen. Names and meanings follow vLLM and OpenAI. The order of processing is: logit_bias and
-// allowed_token_ids, min_tokens, penalties, top_n_sigma, temperature, then top_k, top_p and min_p on the distribution,
-// then one sample. Engine::submit checks every range given here.
-struct SamplingParams {
-  double temperature = 1.0;         // 0 .. 2; 0: greedy (the lowest id wins a tie)
-  int top_k = 0;                    // 0 or -1: all
-  double top_p = 1.0;               // (0, 1]
-  double min_p = 0.0;               // [0, 1], relative to the most likely token
-  double top_n_sigma = 0.0;         // standard deviations of the logits below the largest one; 0 or less: off
-  double repetition_penalty = 1.0;  // > 0, over prompt and output (Keskar et al. 2019, arXiv:1909.05858)
-  double presence_penalty = 0.0;    // -2 .. 2, over the output
-  double frequency_penalty = 0.0;   // -2 .. 2, over the output
-  std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
-  SharedList<TokenId> allowed_token_ids{};              // at most as many as the vocabulary has tokens; empty: all
-  // The same seed and request give the same tokens in every batch. None: derived from the engine's seed.
-  std::optional<int64_t> seed{};
-  // The text ends before the first stop string, which may span tokens. At most kMaxStopStrings, none of them empty,
-  // with at most kMaxStopBytes together.
-  SharedList<std::string> stop{};
-  std::vector<TokenId> stop_token_ids{};  // tokens that end the text
-  bool include_stop_str_in_output = false;
-  bool ignore_eos = false;
-  int min_tokens = 0;                    // output tokens before an end token or a stop string counts
-  std::optional<int> max_tokens{};       // output tokens, at least 1; none: up to the context length
-  std::optional<int> logprobs{};         // most likely alternatives per output token; 0: only the token's own
-  std::optional<int> prompt_logprobs{};  // like logprobs, for each prompt token but the first
-  bool skip_special_tokens = true;       // leave special tokens out of the text
-};
 
 // A language that the text of an answer must be in.
 struct GrammarSpec {
   std::string kind{};             // "json_schema", "regex", ...: the kinds of grammar/source.h
   std::string text{};             // in the form of the kind
   std::string param = "grammar";  // name of the request's field in errors about the grammar
+};
+
+// When a beam search ends, as transformers defines it.
+enum class EarlyStopping {
+  kNo,     // once no beam looks as if it could become better than the finished texts
+  kYes,    // once there are as many finished texts as beams
+  kNever,  // once no beam can become better, whatever its length will be
+};
+
+// Beam search: the choices are the best of the texts that several beams find. It takes the likeliest tokens and samples
+// nothing, so that temperature and filters have no effect.
+inline constexpr int kMostBeams = 64;
+struct BeamParams {
+  int width = 1;                // beams, at most kMostBeams and at least as many as choices
+  double length_penalty = 1.0;  // -10 .. 10: the exponent of the length that divides a text's log-probability
+  EarlyStopping early_stopping = EarlyStopping::kNo;
 };
 
 // Whether an answer begins inside a thought, as far as its prompt tells.
@@ -76,6 +57,8 @@ struct Request {
   std::optional<int> thinking_token_budget{};
   bool max_tokens_is_default = false;  // sampling.max_tokens gives way to the context (sluice/context.h)
   int n = 1;                           // independent continuations; they share the prompt's cache blocks
+  int best_of = 0;                     // above n: so many are made, and those with the best mean log-probability remain
+  std::optional<BeamParams> beams{};   // searches for the choices instead of sampling them
   int priority = 0;                    // lower is served first under the priority policy
   std::string adapter{};               // name of a loaded adapter that changes the model; empty: none
   std::string cache_salt{};            // prefixes are shared only between equal salts

@@ -15,19 +15,28 @@ class PenaltyCounts {
   struct Entry {
     TokenId token = 0;
     int output = 0;  // occurrences in the output; 0: only in the prompt
+    int all = 0;     // occurrences; 0: none any more
   };
 
   static bool needed(const SamplingParams& params) {
-    static const SamplingParams kNeutral;
-    return std::ranges::any_of(kSamplingParameters, [&](const SamplingParameter& row) {
-      return row.effect == SamplingParameter::Effect::kPenalty && row.of(params) != row.of(kNeutral);
-    });
+    return uses(params, "penalties") && any_parameter(params, SamplingParameter::Effect::kPenalty);
   }
 
+  // Only the last `window` tokens count; below 0: all. To be called first.
+  void limit(int window) { window_ = window; }
   void add_prompt(std::span<const TokenId> tokens) {
-    for (const TokenId token : tokens) entry(token);
+    if (window_ >= 0) tokens = tokens.last(std::min(tokens.size(), static_cast<size_t>(window_)));
+    for (const TokenId token : tokens) ++entry(token).all;
   }
-  void add_output(TokenId token) { ++entry(token).output; }
+  void add_output(TokenId token) { ++entry(token).output, ++entry(token).all; }
+  // Removes what a new last token of the text has pushed out of the window.
+  void slide(std::span<const TokenId> text, int prompt_length) {
+    if (window_ < 0 || text.size() <= static_cast<size_t>(window_)) return;
+    const size_t left = text.size() - 1 - static_cast<size_t>(window_);
+    Entry& gone = entry(text[left]);
+    --gone.all;
+    if (left >= static_cast<size_t>(prompt_length)) --gone.output;
+  }
 
   const std::vector<Entry>& entries() const { return entries_; }  // distinct tokens, by first occurrence
 
@@ -57,6 +66,7 @@ class PenaltyCounts {
     for (size_t i = 0; i < entries_.size(); ++i) place_of(entries_[i].token) = static_cast<int32_t>(i);
   }
 
+  int window_ = -1;
   std::vector<Entry> entries_;
   std::vector<int32_t>
       places_;  // a hash table of indices of entries_, open addressing; a power of two, at most half full

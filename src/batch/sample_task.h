@@ -11,12 +11,22 @@
 
 namespace sluice {
 
+// What a stateful sampler remembers of a sequence; only the sampler knows what the numbers are.
+struct SamplerState {
+  bool begun = false;
+  float values[2] = {};
+};
+
 // One token to sample, or one known token to score.
 struct SampleTask {
   int row = 0;          // row of the logits
   TokenId target = -1;  // >= 0: nothing is sampled; this token is scored (prompt log-probabilities)
   const SamplingParams* params = nullptr;
   const PenaltyCounts* counts = nullptr;  // null when the parameters have no penalty
+  // Null when no parameter looks at the text so far. They are the prompt and the output before this token.
+  const std::vector<TokenId>* tokens = nullptr;
+  int prompt_length = 0;
+  const SamplerState* state = nullptr;    // null when no sampler is stateful
   std::span<const TokenId> end_tokens{};  // cannot be sampled while position < min_tokens
   // Null: none. It is asked when the task is sampled, with all tokens before this one. Where it leaves only the end,
   // the end may come before min_tokens, if the constraint decides it.
@@ -28,16 +38,20 @@ struct SampleTask {
   bool plain = false;  // known to have no edits(): the parameters need not be checked again
 };
 
+inline bool needs_state(const SamplingParams& params) {
+  return any_parameter(params, [](const SamplingParameter& row) { return row.stateful; });
+}
 // Whether these parameters can change logits before a token is sampled (bias, masks, penalties).
 inline bool edits(const SamplingParams& params) {
   return !params.logit_bias.empty() || !params.allowed_token_ids.empty() || params.min_tokens > 0 ||
-         PenaltyCounts::needed(params);
+         PenaltyCounts::needed(params) || needs_history(params);
 }
 
 struct SampleResult {
   TokenId token = -1;
   TokenLogprobs logprobs;   // when asked for; of the raw logits, before bias, penalties and temperature
   std::string_view error;   // not empty: there is no token; the text is one of the constants below
+  SamplerState state{};     // with SampleTask::state: what follows it
   bool bad_logits = false;  // the error is in the logits (NaN, infinite), not in the request (every token masked)
 };
 

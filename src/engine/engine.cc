@@ -19,6 +19,7 @@
 #include "base/numa.h"
 #include "base/thread_pool.h"
 #include "engine/adapter_table.h"
+#include "engine/best_of.h"
 #include "engine/fingerprint.h"
 #include "engine/frontend.h"
 #include "engine/grammar_constraint.h"
@@ -26,6 +27,7 @@
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
 #include "engine/runner.h"
+#include "engine/sampling_texts.h"
 #include "engine/text_engine.h"
 #include "engine/validate.h"
 #include "hub/cache.h"
@@ -161,7 +163,14 @@ class EngineImpl final : public TextEngine {
 
   RequestId submit(Request request, EventSink sink) override {
     validate(request, info_.vocab_size);
+    resolve_texts(request.sampling, *tokenizer_);
     check_fits(request, scheduler_options_);
+    if (request.best_of > request.n) {
+      std::optional<int>& logprobs = request.sampling.logprobs;
+      sink = best_of(std::move(sink), request.n, request.best_of, logprobs.has_value());
+      logprobs = logprobs.value_or(0);
+      request.n = request.best_of;
+    }
     if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
     const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
     const int rope_class = loaded_.plan.shape.rope_class(static_cast<int>(prompt_tokens));

@@ -95,6 +95,33 @@ void check_allowed(const SharedList<TokenId>& allowed, int vocab) {
   for (const TokenId id : allowed) known_token("allowed_token_ids", id, vocab);
 }
 
+// A search has no samples, and knows the raw logits only.
+void check_beams(const Request& request) {
+  if (!request.beams) return;
+  const BeamParams& beams = *request.beams;
+  const SamplingParams& s = request.sampling;
+  at_least("num_beams", beams.width, request.n);
+  at_most("num_beams", beams.width, kMostBeams);
+  in_range("length_penalty", beams.length_penalty, -10, 10);
+  const auto excluded = [](std::string_view name) {
+    refuse(name, "unsupported_parameter", fmt::format("Invalid '{}': it does not work with beam search.", name));
+  };
+  static const SamplingParams kNeutral;
+  using Effect = SamplingParameter::Effect;
+  for (const SamplingParameter& row : kSamplingParameters) {
+    const bool changes =
+        row.effect == Effect::kPenalty || row.effect == Effect::kHistory || row.effect == Effect::kChain;
+    if (changes && row.of(s) != row.of(kNeutral)) excluded(row.name);
+  }
+  if (!s.logit_bias.empty()) excluded("logit_bias");
+  if (!s.allowed_token_ids.empty()) excluded("allowed_token_ids");
+  if (!s.bad_words.empty()) excluded("bad_words");
+  if (!s.logit_processors.empty()) excluded("logit_processors");
+  if (request.best_of > request.n) excluded("best_of");
+  if (request.grammar) excluded(request.grammar->param);
+  if (request.thinking_token_budget) excluded("thinking_token_budget");
+}
+
 }  // namespace
 
 void validate(const Request& request, int vocab) {
@@ -125,6 +152,8 @@ void validate(const Request& request, int vocab) {
              "Invalid 'thinking_token_budget': how this model marks its thoughts is not known.");
     }
   }
+  check_beams(request);
+  if (request.best_of != 0) at_least("best_of", request.best_of, request.n);
   known_syntax("tool_syntax", request.tool_syntax, tool_syntax(request.tool_syntax) != nullptr);
   known_syntax("reasoning_syntax", request.reasoning_syntax, reasoning_syntax(request.reasoning_syntax) != nullptr);
   for (const TokenId id : s.stop_token_ids) known_token("stop_token_ids", id, vocab);

@@ -6,6 +6,7 @@
 
 #include "ops/reference.h"
 #include "ops/sample.h"
+#include "ops/sample_chain.h"
 
 namespace sluice::ops::reference {
 namespace {
@@ -71,6 +72,89 @@ std::vector<bool> kept(const SampleRow& row, const std::vector<float>& logits, f
     keeps[token.id] = sample_weight(row.scale * (token.logit - max)) >= row.least;
   }
   return keeps;
+}
+
+// The tokens that a chain of samplers leaves, in order.
+class SortedTokens {
+ public:
+  SortedTokens(const std::vector<float>& logits, float max) : shape(max) {
+    for (size_t i = 0; i < logits.size(); ++i) {
+      if (logits[i] != kMasked) tokens_.push_back({.key = order_key(logits[i], static_cast<int32_t>(i))});
+    }
+    std::ranges::sort(tokens_, {}, &SampleToken::key);
+    reshape();
+  }
+
+  LogitShape shape;
+
+  uint64_t first() const { return tokens_.front().key; }
+  void reshape() {
+    for (SampleToken& token : tokens_) {
+      token.distance = shape.of(logit_of(token.key));
+      token.weight = sample_weight(token.distance);
+    }
+  }
+  template <class F>
+  Sums sums(F&& f) const {
+    Sums all;
+    for (const SampleToken& token : tokens_) f(token, all);
+    return all;
+  }
+  template <class Accept>
+  uint64_t last(Accept&& accept) const {
+    const auto found = std::find_if(tokens_.rbegin(), tokens_.rend(), accept);
+    return found == tokens_.rend() ? 0 : found->key;
+  }
+  template <class Accept>
+  void keep(Accept&& accept) {
+    std::erase_if(tokens_, [&](const SampleToken& token) { return !accept(token); });
+    shape.start_at(logit_of(first()));
+    reshape();
+  }
+  template <class F>
+  void keep_prefix(F&& amount, uint64_t enough) {
+    size_t kept = 0;
+    for (uint64_t sum = 0; kept < tokens_.size() && sum < enough;) sum += amount(tokens_[kept++]);
+    tokens_.resize(kept);
+  }
+  template <class Rank, class F>
+  uint64_t cut(Rank&& rank, F&& amount, uint64_t enough) const {
+    std::vector<SampleToken> list = tokens_;
+    std::ranges::stable_sort(list, {}, rank);
+    uint64_t sum = 0;
+    for (const SampleToken& token : list) {
+      sum += amount(token);
+      if (sum >= enough) return rank(token);
+    }
+    return ~uint64_t{0};
+  }
+  template <class F>
+  Sums ranked(int count, F&& f) const {
+    Sums all;
+    const int ranks = std::min(count, static_cast<int>(tokens_.size()));
+    for (int i = 0; i < ranks; ++i) f(i, ranks, tokens_[static_cast<size_t>(i)], all);
+    return all;
+  }
+  template <class Exponent>
+  uint64_t sample(const SampleRow& row, Exponent&& exponent) const {
+    TopLogit best{.id = 0, .logit = kMasked};  // with the score for a logit
+    uint64_t winner = first();
+    for (const SampleToken& token : tokens_) {
+      const int32_t id = id_of(token.key);
+      const float noisy = sample_score(1.0f, exponent(token), sample_bits(row, static_cast<uint32_t>(id) / 4)[id % 4]);
+      if (before({.id = id, .logit = noisy}, best)) best = {.id = id, .logit = noisy}, winner = token.key;
+    }
+    return winner;
+  }
+
+ private:
+  std::vector<SampleToken> tokens_;
+};
+
+SampledRow sample_chain(const SampleArgs& args, const SampleRow& row, const std::vector<float>& logits, float max) {
+  if (max == kMasked) return {.token = SampledRow::kNoneLeft};
+  SortedTokens tokens(logits, max);
+  return run_chain(row, args.steps.as<const SamplerStep>() + row.first_step, tokens);
 }
 
 // Returns the largest logit, or +infinity if any logit is NaN or +infinity.
@@ -140,7 +224,14 @@ SampledRow sample_row(const SampleArgs& args, int64_t index) {
   } else {
     const std::vector<float> logits = edit(args, row, raw, vocab);
     const float max = worst_or_max(logits.data(), vocab);
-    sampled.token = max == INFINITY ? SampledRow::kNoneLeft : choose(row, logits, max);
+    if (max == INFINITY) {
+      sampled.token = SampledRow::kNoneLeft;
+    } else if (row.steps > 0) {
+      const SampledRow chosen = sample_chain(args, row, logits, max);
+      sampled.token = chosen.token, sampled.probability = chosen.probability;
+    } else {
+      sampled.token = choose(row, logits, max);
+    }
   }
   if (row.report >= 0) {
     report(row, raw, vocab, sampled, row.report > 0 ? args.top.as<TopLogit>() + index * kMostTop : nullptr);

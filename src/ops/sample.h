@@ -37,6 +37,10 @@ struct SampleRow {
   float least = 0.0f;  // min-p: keeps tokens of at least this weight, relative to the largest logit's weight of 1
   double mass = 1.0;   // top-p, < 1: keeps the shortest prefix in order that has at least this share of the weight
 
+  // With steps > 0, the samplers in this range of SampleArgs::steps take the place of scale and filters.
+  int32_t first_step = 0, steps = 0;
+  int32_t wants_probability = 0;  // with steps: whether SampledRow::probability is asked for
+
   int32_t target = -1;                                         // >= 0: takes this token without sampling
   int32_t first_edit = 0, edits = 0;                           // range in SampleArgs::edits
   float repetition = 1.0f, presence = 0.0f, frequency = 0.0f;  // penalties, see LogitEdit
@@ -50,21 +54,22 @@ constexpr bool filters(const SampleRow& row) {
 }
 
 // How one token's logit changes before sampling. First the bias is added. Next, if penalties apply to the token, a
-// positive logit is divided by `repetition` and any other is multiplied by it. Last, if the token occurs in the output,
-// frequency * output + presence is subtracted.
+// positive logit is divided by `repetition` and any other is multiplied by it. Then, if the token occurs in the output,
+// frequency * output + presence is subtracted. Last, `late` is subtracted.
 struct LogitEdit {
   int32_t id = 0;       // token; at most once among a row's edits
   float bias = 0.0f;    // -infinity excludes the token
   int32_t output = -1;  // occurrences in the output; 0: occurs in the prompt only; -1: no penalties
-  float raw = 0.0f;     // the raw logit; only the op uses this field
+  float late = 0.0f;
+  float raw = 0.0f;  // the raw logit; only the op uses this field
 };
 
 // Returns a logit after its edit.
 SLUICE_SAMPLE_MATH float edited(const SampleRow& row, const LogitEdit& edit, float logit) {
   logit += edit.bias;
-  if (edit.output < 0) return logit;
-  logit = logit > 0.0f ? logit / row.repetition : times(logit, row.repetition);
-  return edit.output > 0 ? logit - (times(row.frequency, static_cast<float>(edit.output)) + row.presence) : logit;
+  if (edit.output >= 0) logit = logit > 0.0f ? logit / row.repetition : times(logit, row.repetition);
+  if (edit.output > 0) logit -= times(row.frequency, static_cast<float>(edit.output)) + row.presence;
+  return logit - edit.late;
 }
 
 // One of the largest logits.
@@ -86,6 +91,8 @@ struct SampledRow {
   static constexpr int32_t kNoneLeft = -2;   // the same of the logits after edits and mask
   // The sampled token, the target, or without sampling the lowest id with the largest logit; or an error from above.
   int32_t token = kBadLogits;
+  float probability =
+      0.0f;  // of the token among those that the chain left, if SampleRow::wants_probability asks for it
 
   // Numbers of the raw logits, set if SampleRow::report asks for them:
   float raw_max = 0.0f;
@@ -104,6 +111,7 @@ struct SampleArgs {
   Tensor for_host;  // out: a copy of `sampled` in pinned memory; may be empty
   // These may be empty if no row asks for them:
   Tensor edits;  // in, out: bytes of LogitEdit
+  Tensor steps;  // bytes of SamplerStep (ops/sample_chain.h)
   Tensor masks;  // uint32 [masks, mask_words(vocabulary)] as bytes; bit id % 32 of word id / 32 allows token id
   Tensor top;    // out: bytes of TopLogit [samples, kMostTop]
 };

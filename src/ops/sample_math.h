@@ -94,6 +94,8 @@ SLUICE_SAMPLE_MATH float sample_score(float scale, float logit, uint32_t bits) {
   return fused(scale, logit, -sample_log(-sample_log(open_uniform(bits))));
 }
 
+inline constexpr float kMostNoise = 17.0f;  // more than any noise
+
 // A weight is summed as an integer in units of 1 / kSampleWeightUnits. The sum of 2^20 such integers fits in 64 bits.
 inline constexpr float kSampleWeightUnits = 0x1p43f;
 

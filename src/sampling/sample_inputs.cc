@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "base/check.h"
+#include "sampling/history.h"
+#include "sampling/steps.h"
 
 namespace sluice {
 namespace {
@@ -14,6 +16,7 @@ namespace {
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr size_t kEditsPerRow = 1024, kLeastEdits = 1 << 16;  // capacity, shared by all rows
 constexpr size_t kMasks = 512;
+constexpr size_t kMostSteps = 32;  // of a row
 
 bool holds_end(const SampleTask& task) { return task.position < task.params->min_tokens; }
 // A constraint's mask may tell whether anything but the end may come; else biases exclude end tokens.
@@ -24,7 +27,7 @@ bool masks_ends(const SampleTask& task) { return holds_end(task) && !decides_end
 size_t most_edits_of(const SampleTask& task, int vocab) {
   if (task.plain || task.target >= 0) return 0;
   return std::min(task.params->logit_bias.size() + (masks_ends(task) ? task.end_tokens.size() : 0) +
-                      (task.counts != nullptr ? task.counts->entries().size() : 0),
+                      (task.counts != nullptr ? task.counts->entries().size() : 0) + most_history_edits(task),
                   static_cast<size_t>(vocab));
 }
 
@@ -54,7 +57,8 @@ SampleInputs::SampleInputs(ops::Device& device, int rows, int vocab, ThreadPool*
       mask_words_(static_cast<size_t>(ops::mask_words(vocab))),
       rows_(static_cast<size_t>(rows) * sizeof(ops::SampleRow), device.pinned_memory()),
       edits_(device, most_edits_ * sizeof(ops::LogitEdit)),
-      masks_(device, most_masks_ * mask_words_ * sizeof(uint32_t)) {}
+      masks_(device, most_masks_ * mask_words_ * sizeof(uint32_t)),
+      steps_(device, static_cast<size_t>(rows) * kMostSteps * sizeof(ops::SamplerStep)) {}
 
 void SampleInputs::clear() { edits_reserved_ = masks_reserved_ = 0; }
 
@@ -84,13 +88,29 @@ ops::SampleRow SampleInputs::row_of(const SampleTask& task) {
     row.presence = static_cast<float>(p.presence_penalty);
     row.frequency = static_cast<float>(p.frequency_penalty);
   }
-  if (p.temperature < kGreedyBelow) return row;
+  if (p.temperature < kGreedyBelow && uses(p, "temperature")) return row;
+  if (has_chain(p)) {
+    write_steps(task, row);
+    return row;
+  }
   row.scale = static_cast<float>(1.0 / p.temperature);
   row.sigmas = static_cast<float>(p.top_n_sigma);
   if (p.top_k > 0 && p.top_k < vocab_) row.count = p.top_k;
   row.mass = p.top_p;
   row.least = static_cast<float>(p.min_p);
   return row;
+}
+
+void SampleInputs::write_steps(const SampleTask& task, ops::SampleRow& row) {
+  chain_.clear();
+  append_steps(task, vocab_, chain_);
+  CHECK(chain_.size() <= kMostSteps, "{} samplers", chain_.size());
+  row.scale = 1.0f;  // it samples
+  row.wants_probability = task.state != nullptr ? 1 : 0;
+  row.first_step = static_cast<int32_t>(steps_written_);
+  row.steps = static_cast<int32_t>(chain_.size());
+  std::ranges::copy(chain_, steps_.as<ops::SamplerStep>() + steps_written_);
+  steps_written_ += chain_.size();
 }
 
 void SampleInputs::write_edits(const SampleTask& task) {
@@ -102,12 +122,14 @@ void SampleInputs::write_edits(const SampleTask& task) {
     const TokenId id = task.end_tokens[i];
     if (id >= 0 && id < vocab_) biased_.push_back({.id = id, .bias = kMasked});
   }
-  // The biases of a token that occurs twice add up.
+  if (task.tokens != nullptr) append_history_edits(task, biased_);
+  // The changes of a token that occurs twice add up.
   std::ranges::stable_sort(biased_, {}, by_id);
   size_t kept = 0;
   for (const ops::LogitEdit& edit : biased_) {
     if (kept > 0 && biased_[kept - 1].id == edit.id) {
       biased_[kept - 1].bias += edit.bias;
+      biased_[kept - 1].late += edit.late;
     } else {
       biased_[kept++] = edit;
     }
@@ -117,6 +139,7 @@ void SampleInputs::write_edits(const SampleTask& task) {
   if (task.counts != nullptr) {
     for (const PenaltyCounts::Entry& entry : task.counts->entries()) {
       check(entry.token);
+      if (entry.all == 0) continue;
       if (!biased_.empty()) {
         const auto same = std::ranges::lower_bound(biased_, entry.token, {}, by_id);
         if (same != biased_.end() && same->id == entry.token) {
@@ -173,7 +196,7 @@ void SampleInputs::write_masks() {
 
 void SampleInputs::fill(std::span<const SampleTask> tasks) {
   auto* rows = reinterpret_cast<ops::SampleRow*>(rows_.data());
-  rows_written_ = edits_written_ = masks_written_ = 0;
+  rows_written_ = edits_written_ = masks_written_ = steps_written_ = 0;
   top_asked_ = false;
   jobs_.clear();
   for (const SampleTask& task : tasks) {
@@ -201,6 +224,7 @@ void SampleInputs::send(ops::Queue& queue, ops::SampleArgs& args) {
   args.rows = Tensor(rows_.data(), &kUInt8, {static_cast<int64_t>(rows_written_ * sizeof(ops::SampleRow))});
   args.edits = copied(edits_, edits_written_ * sizeof(ops::LogitEdit));
   args.masks = copied(masks_, masks_written_ * mask_words_ * sizeof(uint32_t));
+  args.steps = copied(steps_, steps_written_ * sizeof(ops::SamplerStep));
 }
 
 }  // namespace sluice

@@ -8,7 +8,7 @@
 #include "base/thread_pool.h"
 #include "batch/sample_task.h"
 #include "ops/ops.h"
-#include "ops/sample.h"
+#include "ops/sample_chain.h"
 
 namespace sluice {
 
@@ -67,6 +67,7 @@ class SampleInputs {
 
  private:
   ops::SampleRow row_of(const SampleTask& task);
+  void write_steps(const SampleTask& task, ops::SampleRow& row);
   void write_edits(const SampleTask& task);
   void write_masks();
   void write_mask(const SampleTask& task, std::span<uint32_t> mask) const;
@@ -82,12 +83,13 @@ class SampleInputs {
   int vocab_;
   size_t most_edits_, most_masks_, mask_words_;
   Buffer rows_;  // in pinned memory
-  Mirror edits_, masks_;
+  Mirror edits_, masks_, steps_;
   size_t edits_reserved_ = 0, masks_reserved_ = 0;
-  size_t rows_written_ = 0, edits_written_ = 0, masks_written_ = 0;
+  size_t rows_written_ = 0, edits_written_ = 0, masks_written_ = 0, steps_written_ = 0;
   bool top_asked_ = false;
-  std::vector<ops::LogitEdit> biased_;  // edits of the task being written, sorted by id
-  std::vector<MaskJob> jobs_;           // of the launch being filled in
+  std::vector<ops::LogitEdit> biased_;   // edits of the task being written, sorted by id
+  std::vector<ops::SamplerStep> chain_;  // of the task being written
+  std::vector<MaskJob> jobs_;            // of the launch being filled in
   std::vector<std::span<MaskJob>> runs_;
 };
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "sampling/steps.h"
 
 namespace sluice {
 
@@ -68,6 +69,7 @@ void Sampler::launch(ops::Ctx& c, std::span<const SampleTask> tasks) {
                          .sampled = sampled_rows_,
                          .for_host = sampled_.on_host(bytes),
                          .edits = {},
+                         .steps = {},
                          .masks = {},
                          .top = top_.on_device(tasks.size() * ops::kMostTop * sizeof(ops::TopLogit))};
     inputs_.send(queue_, args);
@@ -95,6 +97,7 @@ SampleResult Sampler::read(const SampleTask& task, const ops::SampledRow& sample
     return result;
   }
   result.token = sampled.token;
+  if (task.state != nullptr) result.state = next_state(task, sampled.probability);
   if (task.logprobs < 0 && task.target < 0) return result;
   const double log_sum = sampled.raw_max + std::log(double{sampled.raw_total});
   const auto logprob = [&](float logit) { return static_cast<float>(logit - log_sum); };

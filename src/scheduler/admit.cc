@@ -17,11 +17,12 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   if (sequence.in_flight > 0) return false;  // preempted: its last token comes with the step's results
   RequestState& request = *sequence.request;
   SequenceMemory& memory = sequence.memory;
-  const int slots = request.unforked() ? request.request.n : 1;
-  if (static_cast<int>(running_.size()) + reserved_slots_ + slots > options_.max_num_seqs) return false;
+  const int slots = request.unforked() ? request.width() : 1;
+  const auto without_idle_beams = [&] { return park_idle_beam(builder) && admit(builder, sequence); };
+  if (static_cast<int>(running_.size()) + reserved_slots_ + slots > options_.max_num_seqs) return without_idle_beams();
 
   if (pools_.recurrent() && pools_.states.live() == options_.state_slots)
-    return false;  // of sequences that ended in flight
+    return without_idle_beams();  // or of sequences that ended in flight
 
   // The last token is always computed, for its logits; so are prompt rows that are to be scored.
   int reusable = sequence.length() - 1;
@@ -47,7 +48,7 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
         peak_blocks(sequence.length(), options_.block_size, options_.groups[group], options_.max_num_batched_tokens),
         pools_.blocks_for(sequence.length()) - first);
   }
-  if (missing > pools_.blocks.available() - idle_hits - promised_blocks()) return false;
+  if (missing > pools_.blocks.available() - idle_hits - promised_blocks()) return without_idle_beams();
   sequence.computed = computed;
   memory.snapshot_at = known;
   if (chunk_size(builder, sequence) == 0) {

@@ -104,7 +104,8 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
     sequence.unknown += drafted > 0 ? part.samples : 1;
   }
   sequence.computed = end;
-  sequence.awaits_host = part.scores > 0 || part.outputs == Outputs::kFork || sequence.speculates;
+  sequence.awaits_host =
+      part.scores > 0 || part.outputs == Outputs::kFork || sequence.speculates || sequence.request->beams != nullptr;
   sequence.last_step = number_;
   ++sequence.in_flight;
 }
@@ -126,7 +127,7 @@ void BatchBuilder::add_tasks(const Sequence& sequence, ScheduledBatch::Part& par
   }
   if (end < sequence.length()) return;
   part.outputs = drafted > 0 ? Outputs::kVerify : Outputs::kToken;
-  if (!sequence.plain && request.unforked()) part.outputs = Outputs::kFork;
+  if (!sequence.plain && request.unforked() && !request.beams) part.outputs = Outputs::kFork;
   const bool forks = part.outputs == Outputs::kFork;
   part.samples = forks ? request.request.n : drafted + 1;
   for (int i = 0, row = 0; i < part.samples; ++i) {

@@ -77,6 +77,7 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
     case Outputs::kScores:
       return;
     case Outputs::kToken:
+      if (request.beams) return commit_beam(sequence, result.accepted[0]);
       return commit_tokens(sequence, result.accepted, 1);
     case Outputs::kVerify:
       return commit_tokens(sequence, result.accepted, part.samples);
@@ -88,11 +89,13 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
 
 void Scheduler::fork(Sequence& trunk) {
   RequestState& request = *trunk.request;
-  reserved_slots_ -= request.request.n - 1;
-  for (int i = 1; i < request.request.n; ++i) {
+  reserved_slots_ -= request.width() - 1;
+  for (int i = 1; i < request.width(); ++i) {
     auto choice = std::make_unique<Sequence>(trunk);
     choice->rank.index = choice->task.choice = i;
     if (choice->task.counts != nullptr) choice->task.counts = &choice->counts;
+    if (choice->task.tokens != nullptr) choice->task.tokens = &choice->tokens;
+    if (choice->task.state != nullptr) choice->task.state = &choice->sampler_state;
     choice->task.constraint = choice->constraint.get();
     choice->memory = trunk.memory.fork(pools_);
     if (choice->adapter_slot >= 0) adapters_.share(choice->adapter_slot);
@@ -119,6 +122,7 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
       break;
     }
     append(sequence, result.token, event);
+    if (sequence.task.state != nullptr) sequence.sampler_state = result.state;
     if (sequence.task.logprobs >= 0) logprobs_of(event).tokens.push_back(std::move(result.logprobs));
     if (event.finish) break;
   }
@@ -140,7 +144,10 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
 // Takes a token that the constraint, if there is one, has accepted.
 void Scheduler::append(Sequence& sequence, TokenId token, SequenceEvent& event) {
   sequence.tokens.push_back(token);
-  if (sequence.task.counts != nullptr) sequence.counts.add_output(token);
+  if (sequence.task.counts != nullptr) {
+    sequence.counts.add_output(token);
+    sequence.counts.slide(sequence.tokens, sequence.prompt_length);
+  }
   ++generated_tokens_;
   event.tokens.push_back(token);
   event.finish = finish_of(sequence);
@@ -240,8 +247,8 @@ void Scheduler::end_sequence(Sequence& sequence) {
   RequestState& request = *sequence.request;
   if (sequence.state == SequenceState::kRunning) {
     stop_running(sequence);
-    if (request.unforked()) reserved_slots_ -= request.request.n - 1;
-  } else {
+    if (request.unforked()) reserved_slots_ -= request.width() - 1;
+  } else if (sequence.state == SequenceState::kWaiting) {
     policy_->erase(sequence);
     if (!request.admitted) queue_limit_.leave(request.request.n, request.prompt_length());
   }

@@ -20,6 +20,14 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
   if (prompt == 0) refuse("the prompt is empty", request.prompt_param, "invalid_value");
   if (max_tokens && *max_tokens < 1) refuse("max_tokens must be at least 1", "max_tokens", "integer_below_min_value");
   if (request.n < 1) refuse("n must be at least 1", "n", "integer_below_min_value");
+  if (request.beams && request.beams->width > options.max_num_seqs) {
+    refuse(fmt::format("num_beams must be at most {}, the sequences of one step", options.max_num_seqs), "num_beams",
+           "integer_above_max_value");
+  }
+  if (request.best_of > options.max_num_seqs) {
+    refuse(fmt::format("best_of must be at most {}, the sequences of one step", options.max_num_seqs), "best_of",
+           "integer_above_max_value");
+  }
   if (request.n > options.max_num_seqs) {
     refuse(fmt::format("n must be at most {}, the sequences of one step", options.max_num_seqs), "n",
            "integer_above_max_value");

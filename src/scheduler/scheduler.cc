@@ -40,7 +40,7 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
     state->prompt_logprobs.push_back({.token = {.id = state->request.prompt[0]}, .top = {}});
   if (state->request.deadline) deadlines_.emplace(*state->request.deadline, id);
 
-  state->choices.resize(state->request.n);
+  state->choices.resize(static_cast<size_t>(state->request.beams ? state->request.beams->width : state->request.n));
   auto trunk = std::make_unique<Sequence>();
   trunk->request = state.get();
   trunk->id = id;
@@ -57,11 +57,17 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
   trunk->most_tokens = options_.max_model_len;
   if (sampling.max_tokens)
     trunk->most_tokens = std::min(trunk->most_tokens, trunk->prompt_length + *sampling.max_tokens);
-  trunk->plain = state->request.n == 1 && !sampling.prompt_logprobs;
+  trunk->plain = state->width() == 1 && !sampling.prompt_logprobs;
   if (PenaltyCounts::needed(sampling)) {
+    trunk->counts.limit(sampling.repeat_last_n);
     trunk->counts.add_prompt(trunk->tokens);
     trunk->task.counts = &trunk->counts;
   }
+  if (needs_history(sampling)) {
+    trunk->task.tokens = &trunk->tokens;
+    trunk->task.prompt_length = trunk->prompt_length;
+  }
+  if (needs_state(sampling)) trunk->task.state = &trunk->sampler_state;
   if (constraint) {
     trunk->constraint = ConstraintState(std::move(constraint));
     trunk->task.constraint = trunk->constraint.get();
@@ -69,8 +75,10 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
     trunk->jumps =
         options_.jump_ahead && !sampling.logprobs && sampling.logit_bias.empty() && sampling.allowed_token_ids.empty();
   }
-  trunk->speculates =
-      options_.draft && !pools_.recurrent() && trunk->task.counts == nullptr && trunk->task.constraint == nullptr;
+  trunk->speculates = options_.draft && !pools_.recurrent() && trunk->task.counts == nullptr &&
+                      trunk->task.constraint == nullptr && trunk->task.tokens == nullptr &&
+                      trunk->task.state == nullptr;
+  if (state->request.beams) begin_beams(*state, *trunk);
   enqueue(*trunk);
   state->choices[0] = std::move(trunk);
   const bool added = requests_.emplace(id, std::move(state)).second;
@@ -280,10 +288,14 @@ bool Scheduler::preempt_behind(const BatchBuilder& builder, const Sequence& sequ
     running_.erase(running_.begin() + static_cast<int64_t>(i));
     ++running_set_;
     leave_adapter(victim);
-    if (victim.request->unforked()) reserved_slots_ -= victim.request->request.n - 1;
+    if (victim.request->unforked()) reserved_slots_ -= victim.request->width() - 1;
     victim.memory.release(pools_);
     victim.computed = 0;
-    enqueue(victim);
+    if (idle_beam(victim)) {
+      victim.state = SequenceState::kParked;
+    } else {
+      enqueue(victim);
+    }
     ++preemptions_;
     return true;
   }

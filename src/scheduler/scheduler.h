@@ -34,8 +34,8 @@
 //
 // Drafts. SchedulerOptions::draft guesses what follows a sequence. The step computes the guesses after the last known
 // token, and commit() takes any number of accepted tokens, 1 .. drafted + 1; the memory of the others is given back.
-// Drafts use budget and blocks that nobody else needs in the step. Sequences with penalties and models with recurrent
-// layers have none.
+// Drafts use budget and blocks that nobody else needs in the step. Sequences with penalties or samplers that look
+// back, and models with recurrent layers, have none.
 //
 // Recurrent layers. A running sequence has a slot of state. A prefix can be reused up to a snapshot of the state. They
 // are taken at the ends of prefill chunks, which are cut at block ends for it; at the last block end that a sequence
@@ -59,6 +59,10 @@
 // Adapters. A running sequence of a request with an adapter holds the slot that the adapter is in. A sequence is
 // admitted when its adapter has a slot or one is free. Prefixes are shared only within an adapter, by the request's
 // cache_salt.
+//
+// Beams. A request may search for its choices (beam_search.h). Its prompt is computed by one sequence, then each beam
+// is a sequence that shares blocks with the others. A beam whose next tokens are known waits for the other beams. Where
+// these lack memory and nothing else can run, it gives up its own, and computes its text again when the search goes on.
 //
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
@@ -190,6 +194,16 @@ class Scheduler {
   void jump(Sequence& sequence, SequenceEvent& event);
   std::unique_ptr<Finish> finish_of(const Sequence& sequence) const;
   void commit_blocks(Sequence& sequence);
+
+  // Beam search (beams.cc).
+  void begin_beams(RequestState& request, Sequence& trunk) const;
+  void commit_beam(Sequence& sequence, SampleResult& result);
+  void advance_beams(RequestState& request);
+  void adopt(Sequence& beam, const Sequence& parent);
+  void park(Sequence& beam);
+  static bool idle_beam(const Sequence& sequence);
+  bool park_idle_beam(const BatchBuilder& builder);
+  void finish_beams(RequestState& request);
 
   // Ending.
   void end_sequence(Sequence& sequence);

@@ -12,6 +12,7 @@
 #include "batch/constraint.h"
 #include "batch/penalty_counts.h"
 #include "batch/sample_task.h"
+#include "scheduler/beam_search.h"
 #include "scheduler/memory.h"
 #include "sluice/engine.h"
 #include "sluice/request.h"
@@ -27,7 +28,8 @@ struct Rank {
   auto operator<=>(const Rank&) const = default;
 };
 
-enum class SequenceState : uint8_t { kWaiting, kRunning, kEnded };
+// A parked one is a beam without memory. Its next tokens are known, and it waits for those of the other beams.
+enum class SequenceState : uint8_t { kWaiting, kRunning, kParked, kEnded };
 
 struct Adapter;
 struct RequestState;
@@ -64,6 +66,7 @@ struct alignas(64) Sequence {
   uint64_t queued_at = 0;  // admissions before it began to wait; kept by the policy
   SequenceMemory memory;
   ConstraintState constraint;  // task.constraint points here
+  SamplerState sampler_state;  // kept only if a sampler has state; task.state points here then
   PenaltyCounts counts;        // kept only if the parameters have a penalty; task.counts points here then
 
   int known() const { return static_cast<int>(tokens.size()); }
@@ -84,7 +87,13 @@ struct RequestState {
   // choices[0] computes the prompt; the others are forked from it when the prompt is done, and null before.
   std::vector<std::unique_ptr<Sequence>> choices;
 
+  // With beams: choices[i] computes the beam in slot i.
+  std::unique_ptr<BeamSearch> beams;
+  std::vector<TokenLogprobs> after;  // by slot: the likeliest tokens after the beam, if they are known
+  int known_after = 0;               // of them
+
   int prompt_length() const { return static_cast<int>(request.prompt.size()); }
+  int width() const { return static_cast<int>(choices.size()); }  // sequences at most
   bool unforked() const { return choices.size() > 1 && !choices[1]; }
   // Whether log-probabilities of prompt tokens are still to be computed.
   bool scores_prompt() const { return request.sampling.prompt_logprobs && scored < prompt_length() - 1; }

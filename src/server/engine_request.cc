@@ -83,12 +83,28 @@ GrammarSpec schema_grammar(std::string schema, const FieldPath& path) {
   return {.kind = "json_schema_strict", .text = std::move(schema), .param = path.str()};
 }
 
+// vLLM has as many beams as choices; transformers names their number.
+static std::optional<BeamParams> beams_of(const GenerationFields& fields) {
+  if (!fields.searches && fields.num_beams.value_or(1) == 1) {
+    const char* setting = fields.length_penalty ? "length_penalty" : "early_stopping";
+    if (fields.length_penalty.value_or(1) != 1 ||
+        fields.early_stopping.value_or(EarlyStopping::kNo) != EarlyStopping::kNo) {
+      throw invalid_value(setting, fmt::format("Invalid '{}': it needs 'use_beam_search' or 'num_beams'.", setting));
+    }
+    return std::nullopt;
+  }
+  return BeamParams{.width = fields.num_beams.value_or(fields.n),
+                    .length_penalty = fields.length_penalty.value_or(1),
+                    .early_stopping = fields.early_stopping.value_or(EarlyStopping::kNo)};
+}
+
 Request base_request(Call& call) {
   const auto& fields = call.fields.of<GenerationFields>();
   Request request;
   request.id = call.request_id;
   request.sampling = call.fields.of<SamplingParams>();
   request.n = fields.n;
+  request.beams = beams_of(fields);
   request.priority = fields.priority;
   request.cache_salt = cache_salt(call.tenant, fields.cache_salt);
   request.tenant = call.tenant;

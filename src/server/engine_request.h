@@ -16,6 +16,10 @@ namespace sluice::server {
 // Besides SamplingParams, which is a group of its own and starts with the model's defaults.
 struct GenerationFields {
   int n = 1;
+  bool searches = false;  // use_beam_search
+  std::optional<int> num_beams;
+  std::optional<double> length_penalty;
+  std::optional<EarlyStopping> early_stopping;
   int priority = 0;
   std::string cache_salt;
   bool stream = false;

@@ -18,11 +18,11 @@ constexpr Parameter kModel[] = {{.name = "model",
 
 std::span<const Parameter> model_parameter() { return kModel; }
 
-void set_stop_strings(Fields& fields, const Json& value, const FieldPath& path) {
-  std::vector<std::string> stops;
+std::vector<std::string> text_list(const Json& value, const FieldPath& path) {
+  std::vector<std::string> texts;
   const auto add = [&](const Json& text, const FieldPath& where) {
-    stops.push_back(expect_string(text, where));
-    if (!stops.back().empty()) return;
+    texts.push_back(expect_string(text, where));
+    if (!texts.back().empty()) return;
     throw ApiError{
         .message = fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1.", where.str()),
         .param = where,
@@ -30,7 +30,11 @@ void set_stop_strings(Fields& fields, const Json& value, const FieldPath& path) 
   };
   if (value.is_string()) add(value, path);
   for (size_t i = 0; value.is_array() && i < value.size(); ++i) add(value[i], path[i]);
-  fields.of<SamplingParams>().stop = std::move(stops);
+  return texts;
+}
+
+void set_stop_strings(Fields& fields, const Json& value, const FieldPath& path) {
+  fields.of<SamplingParams>().stop = text_list(value, path);
 }
 
 }  // namespace sluice::server

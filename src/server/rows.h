@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "server/parameters.h"
 #include "sluice/sampling_parameters.h"
@@ -20,6 +22,8 @@ inline constexpr double kIntMax = 2147483647;
 // "model", which may be left out while one model is served. Api::serve reads it.
 std::span<const Parameter> model_parameter();
 
+// The texts of a field of type kStrings. Throws ApiError for an empty one.
+std::vector<std::string> text_list(const Json& value, const FieldPath& path);
 // For the field of stop strings, of type kStrings, whatever its name. Throws ApiError for an empty one.
 void set_stop_strings(Fields& fields, const Json& value, const FieldPath& path);
 
@@ -43,16 +47,69 @@ constexpr Parameter sampling_row() {
           .set = [](Fields& f, const Json& v) { kRow.set(f.of<SamplingParams>(), v.get<double>()); }};
 }
 
-// For sampling_row: `sampling_row<sampling_index("top_p")>()`. An unknown name does not compile.
-constexpr size_t sampling_index(std::string_view name) {
-  const auto found = std::ranges::find(kSamplingParameters, name, &SamplingParameter::name);
-  return static_cast<size_t>(found - kSamplingParameters.begin());
+// The row of a list of texts among SamplingParams.
+template <size_t I>
+constexpr Parameter sampling_texts_row() {
+  constexpr const SamplingTexts& kRow = kSamplingTexts[I];
+  return {.name = kRow.name,
+          .type = Parameter::Type::kStrings,
+          .max_items = kRow.most,
+          .max_bytes = kMaxStopBytes,
+          .fallback = kRow.fallback,
+          .help = kRow.help,
+          .set = [](Fields& f, const Json& v) {
+            f.of<SamplingParams>().*kSamplingTexts[I].field = text_list(v, kSamplingTexts[I].name);
+          }};
 }
 
-// The same row under the name that another dialect gives to it.
-constexpr Parameter renamed(Parameter row, std::string_view name) {
-  row.name = name;
-  return row;
+// The rows of all sampling parameters, in the order of the tables.
+constexpr auto sampling_rows() {
+  return []<size_t... I, size_t... J>(std::index_sequence<I...>, std::index_sequence<J...>) {
+    return std::to_array<Parameter>({sampling_row<I>()..., sampling_texts_row<J>()...});
+  }
+  (std::make_index_sequence<kSamplingParameters.size()>(), std::make_index_sequence<kSamplingTexts.size()>());
+}
+
+// A sampling field that the engine lacks.
+constexpr Parameter missing_row(const MissingSampler& missing) {
+  if (!missing.setting) return refused(missing.name, missing.neutral);
+  return {.name = missing.name,
+          .type = Parameter::Type::kAny,
+          .max_bytes = kLabelBytes,
+          .fallback = "none",
+          .help = "a setting of a sampler that is refused; changes nothing"};
+}
+
+// The rows of a dialect: its sampling parameters, under its names, and the sampling fields that it refuses.
+template <SamplingParameter::Dialect kDialect>
+constexpr auto sampling_rows_of() {
+  constexpr auto has = [](const auto& row) { return (row.dialects & kDialect) != 0; };
+  constexpr auto count = std::ranges::count_if(kSamplingParameters, has) + std::ranges::count_if(kSamplingTexts, has) +
+                         std::ranges::count_if(kMissingSamplers, has);
+  std::array<Parameter, static_cast<size_t>(count)> rows{};
+  auto* out = rows.data();
+  const auto all = sampling_rows();
+  for (size_t i = 0; i < kSamplingParameters.size(); ++i) {
+    if (!has(kSamplingParameters[i])) continue;
+    *out = all[i];
+    out++->name = kSamplingParameters[i].name_in(kDialect);
+  }
+  for (size_t i = 0; i < kSamplingTexts.size(); ++i) {
+    if (has(kSamplingTexts[i])) *out++ = all[kSamplingParameters.size() + i];
+  }
+  for (const MissingSampler& missing : kMissingSamplers) {
+    if (has(missing)) *out++ = missing_row(missing);
+  }
+  return rows;
+}
+
+// Two lists of rows as one.
+template <size_t kFirst, size_t kSecond>
+constexpr std::array<Parameter, kFirst + kSecond> joined(const std::array<Parameter, kFirst>& first,
+                                                         const std::array<Parameter, kSecond>& second) {
+  std::array<Parameter, kFirst + kSecond> all{};
+  std::ranges::copy(second, std::ranges::copy(first, all.begin()).out);
+  return all;
 }
 
 }  // namespace sluice::server

@@ -97,6 +97,60 @@ TEST_P(Minnow, GreedyAnswersInFloat32) {
   EXPECT_EQ(equal_answers(options(GetParam(), "float32"), file, true), 26);
 }
 
+// The texts and scores of beam searches of transformers 4.57.1, in float32.
+Request beam_request(const Json& row) {
+  Request request;
+  request.prompt = row["prompt_ids"].get<std::vector<TokenId>>();
+  const Json& early = row["early_stopping"];
+  request.beams = {.width = row["num_beams"].get<int>(),
+                   .length_penalty = row["length_penalty"].get<double>(),
+                   .early_stopping = early == "never" ? EarlyStopping::kNever
+                                     : early == true  ? EarlyStopping::kYes
+                                                      : EarlyStopping::kNo};
+  request.n = row["n"].get<int>();
+  request.sampling.max_tokens = row["max_tokens"].get<int>();
+  request.sampling.logprobs = 0;
+  return request;
+}
+
+void expect_beams(const Json& row, const std::vector<testing::Choice>& choices) {
+  ASSERT_EQ(choices.size(), row["outputs"].size());
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const auto want = row["outputs"][i]["tokens"].get<std::vector<TokenId>>();
+    EXPECT_EQ(choices[i].tokens, want) << dump_json(row);
+    double score = 0.0;
+    for (const TokenLogprobs& token : choices[i].logprobs) score += static_cast<double>(token.token.logprob);
+    score /= std::pow(static_cast<double>(choices[i].tokens.size()), row["length_penalty"].get<double>());
+    EXPECT_NEAR(score, row["outputs"][i]["score"].get<double>(), 1e-3 * (1 + std::abs(score)));
+    EXPECT_EQ(choices[i].finish->reason,
+              choices[i].tokens.back() == 8179 ? FinishReason::kStop : FinishReason::kLength);
+  }
+}
+
+// All searches at once: with room for everything, with chunked prefill, and with so little memory that beams are
+// preempted. The second round finds the prompts in the prefix cache.
+TEST(MinnowBeams, AreThoseOfTransformers) {
+  const std::vector<Json> rows = read_lines("minnow-6m-beams.jsonl");
+  for (const int place : {0, 1, 2}) {
+    SCOPED_TRACE(place);
+    EngineOptions o = options("minnow-6m", "float32");
+    o.max_model_len = 256;
+    if (place == 1) o.max_num_batched_tokens = 16;
+    if (place == 2) o.kv_cache_memory_bytes = 512 * 4096;  // 512 tokens
+    const auto engine = Engine::load(o);
+    for (int round = 0; round < 2; ++round) {
+      testing::Collector collector(*engine);
+      std::vector<size_t> at;
+      for (const Json& row : rows) at.push_back(collector.submit(beam_request(row)));
+      for (size_t i = 0; i < rows.size(); ++i) expect_beams(rows[i], collector.answer(at[i]));
+      if (place == 0 && round == 1) {
+        EXPECT_GT(collector.answer(at[0])[0].usage.cached_tokens, 0);
+      }
+    }
+    EXPECT_EQ(place == 2, testing::metric(*engine, "vllm:num_preemptions") > 0);
+  }
+}
+
 TEST_P(Minnow, GreedyAnswersInTheDefaultType) {
   EXPECT_GE(equal_answers(options(GetParam(), "auto"), std::string(GetParam()) + "-greedy.jsonl", true), 24);
 }

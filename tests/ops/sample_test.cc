@@ -4,7 +4,7 @@
 #include <array>
 #include <set>
 
-#include "ops/sample.h"
+#include "ops/sample_chain.h"
 #include "ops/testing.h"
 
 namespace sluice::ops {
@@ -19,6 +19,7 @@ class SampleTest : public OpsTest {
   struct Changes {
     std::vector<LogitEdit> edits;
     std::vector<uint32_t> masks;
+    std::vector<SamplerStep> steps;
   };
 
   template <class T>
@@ -31,7 +32,8 @@ class SampleTest : public OpsTest {
   // Leaves `logits` unchanged.
   Result run(Checked& on, const Tensor& logits, const std::vector<SampleRow>& rows, const Changes& changes = {}) {
     const auto n = static_cast<int64_t>(rows.size());
-    const Owned in = copied(rows), edits = copied(changes.edits), masks = copied(changes.masks);
+    const Owned in = copied(rows), edits = copied(changes.edits), masks = copied(changes.masks),
+                steps = copied(changes.steps);
     Owned out(&kUInt8, {n * static_cast<int64_t>(sizeof(SampledRow))}), for_host = out;
     Owned top(&kUInt8, {n * kMostTop * static_cast<int64_t>(sizeof(TopLogit))});
     sample(on.ctx, {.logits = logits,
@@ -39,6 +41,7 @@ class SampleTest : public OpsTest {
                     .sampled = out,
                     .for_host = for_host,
                     .edits = edits,
+                    .steps = steps,
                     .masks = masks,
                     .top = top});
     EXPECT_EQ(std::memcmp(out->data, for_host->data, out.bytes()), 0);
@@ -229,6 +232,124 @@ TEST_P(SampleTest, RandomRowsMatchTheReference) {
           << one.sigmas << ", count " << one.count << ", mass " << one.mass << ", least " << one.least << ", mask "
           << one.mask;
     }
+  }
+}
+
+// A random sampler of a chain.
+SamplerStep random_step(std::mt19937& random, int vocab) {
+  const auto real = [&](float low, float high) { return std::uniform_real_distribution<float>(low, high)(random); };
+  switch (random() % 13) {
+    case 0:
+      return {.kind = SamplerKind::kTemperature,
+              .a = 1.0 / static_cast<double>(real(0.2f, 2.0f)),
+              .b = random() % 2 == 0 ? real(0.1f, 1.0f) : 0.0f,
+              .c = real(0.0f, 3.0f)};
+    case 1:
+      return {.kind = SamplerKind::kTopNSigma, .b = real(0.01f, 4.0f)};
+    case 2:
+      return {.kind = SamplerKind::kTopK, .count = 1 + static_cast<int32_t>(random() % static_cast<uint32_t>(vocab))};
+    case 3:
+      return {.kind = SamplerKind::kTopP, .a = static_cast<double>(real(0.01f, 0.9999f))};
+    case 4:
+      return {.kind = SamplerKind::kTypicalP, .a = static_cast<double>(real(0.01f, 0.9999f))};
+    case 5:
+      return {.kind = SamplerKind::kTopA, .b = real(0.0f, 1.0f)};
+    case 6:
+      return {.kind = SamplerKind::kEpsilon, .b = std::pow(10.0f, real(-6.0f, 0.0f))};
+    case 7:
+      return {.kind = SamplerKind::kEta, .b = std::pow(10.0f, real(-6.0f, 0.0f))};
+    case 8:
+      return {.kind = SamplerKind::kXtc, .b = real(0.0f, 1.0f), .c = real(0.0f, 0.5f)};
+    case 9:
+      return {.kind = SamplerKind::kSmoothing, .b = real(0.0f, 3.0f), .c = real(1.0f, 3.0f)};
+    case 10:
+      return {.kind = SamplerKind::kMirostat1, .count = vocab, .b = real(0.0f, 12.0f)};
+    case 11:
+      return {.kind = SamplerKind::kMirostat2, .b = real(-1.0f, 12.0f)};
+    default:
+      return {.kind = SamplerKind::kMinP, .b = std::pow(10.0f, real(-8.0f, 0.0f))};
+  }
+}
+
+// Chains of random samplers, each at most once, over few tokens and many, with ties and masks.
+TEST_P(SampleTest, RandomChainsMatchTheReference) {
+  const auto chance = [&](int percent) { return static_cast<int>(random() % 100) < percent; };
+  for (int round = 0; round < sized(200, 40); ++round) {
+    const int vocab = 1 + static_cast<int>(random() % (round % 4 == 0 ? 9000 : 300));
+    constexpr int kRows = 6;
+    Owned logits(&kFloat32, {kRows, vocab}, static_cast<int64_t>(random() % 4));
+    logits.fill(random, std::pow(10.0f, std::uniform_real_distribution<float>(-2.0f, 1.0f)(random)));
+    Changes changes;
+    std::vector<SampleRow> rows;
+    std::string what;
+    for (int row = 0; row < kRows; ++row) {
+      for (int i = 0; i < vocab; ++i) {
+        float& logit = logits.row(row)[i];
+        if (row == 1) logit = std::round(logit);
+        if (row == 2 && chance(60)) logit = -INFINITY;
+      }
+      SampleRow one{.row = row,
+                    .scale = 1.0f,
+                    .key = {static_cast<uint32_t>(random()), static_cast<uint32_t>(random())},
+                    .position = static_cast<uint32_t>(random() % 1000)};
+      one.first_step = static_cast<int32_t>(changes.steps.size());
+      std::set<SamplerKind> used;
+      for (int i = 0; i < 8; ++i) {
+        const SamplerStep step = random_step(random, vocab);
+        if (!used.insert(step.kind).second) continue;
+        changes.steps.push_back(step);
+        what += std::to_string(static_cast<int>(step.kind)) + " ";
+      }
+      what += "| ";
+      if (chance(20)) changes.steps.push_back({.kind = SamplerKind::kAdaptiveP, .b = 0.3f});
+      one.wants_probability = row % 2;
+      one.steps = static_cast<int32_t>(changes.steps.size()) - one.first_step;
+      if (row == 3) {
+        for (int64_t i = 0; i < mask_words(vocab); ++i) changes.masks.push_back(static_cast<uint32_t>(random()));
+        one.mask = 0;
+      }
+      if (row == 4) {
+        one.edits = 1;
+        changes.edits.push_back({.id = vocab / 2, .bias = 1.0f});
+      }
+      rows.push_back(one);
+    }
+    rows.push_back({.row = 5, .scale = 1.0f, .key = {1u, 2u}, .count = 3});  // beside one without a chain
+    const Result got = run(device, logits, rows, changes), want = run(reference, logits, rows, changes);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      ASSERT_EQ(got.rows[i].token, want.rows[i].token)
+          << "round " << round << ", row " << i << ", vocabulary " << vocab << ", chains " << what;
+      EXPECT_EQ(got.rows[i].probability, want.rows[i].probability) << "round " << round << ", row " << i;
+      EXPECT_EQ(want.rows[i].probability > 0, rows[i].wants_probability == 1 && rows[i].steps > 0);
+    }
+  }
+}
+
+// The usual samplers as a chain give the tokens of the quicker way.
+TEST_P(SampleTest, AChainOfTheUsualSamplersGivesTheSameTokens) {
+  for (const int vocab : {40, 3000}) {
+    Owned logits(&kFloat32, {1, vocab});
+    logits.fill(random, 2.0f);
+    Changes changes;
+    changes.steps = {{.kind = SamplerKind::kTopNSigma, .b = 2.5f},
+                     {.kind = SamplerKind::kTemperature, .a = 1 / 0.8},
+                     {.kind = SamplerKind::kTopK, .count = 30},
+                     {.kind = SamplerKind::kTopP, .a = 0.9},
+                     {.kind = SamplerKind::kMinP, .b = 0.05f}};
+    std::vector<SampleRow> quick, chain;
+    for (uint32_t i = 0; i < 500; ++i) {
+      SampleRow row{.scale = static_cast<float>(1 / 0.8),
+                    .key = {i, 5u},
+                    .sigmas = 2.5f,
+                    .count = 30,
+                    .least = 0.05f,
+                    .mass = 0.9};
+      quick.push_back(row);
+      row.steps = 5;
+      chain.push_back(row);
+    }
+    const Result want = run(device, logits, quick), got = run(device, logits, chain, changes);
+    for (size_t i = 0; i < quick.size(); ++i) EXPECT_EQ(got.rows[i].token, want.rows[i].token) << i;
   }
 }
 

@@ -468,6 +468,31 @@ TEST(PenaltyCounts, CountsLikeARescan) {
   }
 }
 
+TEST(PenaltyCounts, AWindowCountsItsTokensOnly) {
+  std::mt19937_64 random(8);
+  for (const int window : {0, 1, 7, 30}) {
+    std::vector<TokenId> text;
+    for (int i = 0; i < 20; ++i) text.push_back(static_cast<TokenId>(random() % 10));
+    PenaltyCounts counts;
+    counts.limit(window);
+    counts.add_prompt(text);
+    for (int step = 0; step < 60; ++step) {
+      text.push_back(static_cast<TokenId>(random() % 10));
+      counts.add_output(text.back());
+      counts.slide(text, 20);
+      std::map<TokenId, std::pair<int, int>> naive, counted;
+      for (size_t i = text.size() - std::min(text.size(), static_cast<size_t>(window)); i < text.size(); ++i) {
+        ++naive[text[i]].first;
+        naive[text[i]].second += i >= 20 ? 1 : 0;
+      }
+      for (const auto& entry : counts.entries()) {
+        if (entry.all > 0) counted[entry.token] = {entry.all, entry.output};
+      }
+      ASSERT_EQ(counted, naive) << "window " << window << ", step " << step;
+    }
+  }
+}
+
 // Allows one token, and waits until so many masks are being filled as `together` says.
 class MeetingConstraint final : public Constraint {
  public:

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <set>
 #include <vector>
@@ -32,6 +33,23 @@ inline TokenId sample_token(uint64_t state, const SampleTask& task, int vocab) {
         task.position < task.params->min_tokens && std::ranges::find(task.end_tokens, token) != task.end_tokens.end();
     if (!masked || attempt > 1000) return token;
   }
+}
+
+// The tokens after a prefix with this state, the likeliest first, with log-probabilities that add up to 1.
+inline std::vector<TokenLogprob> ranked_tokens(uint64_t state, int vocab) {
+  std::vector<TokenLogprob> tokens;
+  double total = 0.0;
+  for (TokenId token = 0; token < vocab; ++token) {
+    const float logit = static_cast<float>(mix(state, static_cast<uint64_t>(token) + 77) % 4096) / 1024.0f;
+    tokens.push_back({.id = token, .logprob = logit});
+    total += std::exp(static_cast<double>(logit));
+  }
+  std::ranges::stable_sort(tokens, std::greater<>(), &TokenLogprob::logprob);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i].logprob -= static_cast<float>(std::log(total));
+    tokens[i].rank = static_cast<int>(i) + 1;
+  }
+  return tokens;
 }
 
 inline float score_of(uint64_t state, TokenId target) { return static_cast<float>(mix(state, target) % 1000003); }
@@ -82,6 +100,8 @@ class FakeModel {
       results[i].token = task.target >= 0 ? task.target : sample_token(state, task, vocab_);
       if (task.logprobs >= 0) {
         results[i].logprobs.token = {results[i].token, score_of(state, results[i].token), 1};
+        results[i].logprobs.top = ranked_tokens(state, vocab_);
+        results[i].logprobs.top.resize(std::min(results[i].logprobs.top.size(), static_cast<size_t>(task.logprobs)));
       }
     }
     EXPECT_EQ(rows.size(), step.batch.sample_rows.size()) << "a row whose logits nobody reads";

@@ -193,7 +193,8 @@ TEST_F(BadRequests, Completions) {
                {completion_body(R"("logprobs":21)"), "logprobs", "integer_above_max_value"},
                {completion_body(R"("logprobs":-1)"), "logprobs", "integer_below_min_value"},
                {completion_body(R"("suffix":"x")"), "suffix", "unsupported_parameter"},
-               {completion_body(R"("best_of":2)"), "best_of", "unsupported_parameter"},
+               {completion_body(R"("best_of":1,"n":2)"), "best_of", "invalid_value"},
+               {completion_body(R"("best_of":2,"stream":true)"), "best_of", "invalid_value"},
                {completion_body(R"("prompt_logprobs":1,"stream":true)"), "prompt_logprobs", "invalid_value"},
                {completion_body(R"("prompt_embeds":"AAAA")"), "prompt_embeds", "unsupported_parameter"}});
 }
@@ -271,9 +272,10 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
       {R"("structured_outputs":{"regex":"a","choice":["a"]})", "structured_outputs.choice",
        "invalid_parameter_combination"},
       {R"("structured_outputs":{"regexp":"a"})", "structured_outputs.regexp", "unsupported_parameter"},
-      {R"("bad_words":["a"])", "bad_words", "unsupported_parameter"},
-      {R"("use_beam_search":true)", "use_beam_search", "unsupported_parameter"},
-      {R"("length_penalty":2)", "length_penalty", "unsupported_parameter"},
+      {R"("num_beams":65)", "num_beams", "integer_above_max_value"},
+      {R"("length_penalty":2)", "length_penalty", "invalid_value"},
+      {R"("early_stopping":true)", "early_stopping", "invalid_value"},
+      {R"("num_beams":2,"early_stopping":"always")", "early_stopping", "invalid_value"},
       {R"("truncate_prompt_tokens":5)", "truncate_prompt_tokens", "unsupported_parameter"},
       {R"("user":")" + std::string(1025, 'a') + "\"", "user", "string_above_max_length"},
       {"\"metadata\":{\"a\":\"" + std::string(65536, 'a') + "\"}", "metadata", "object_above_max_size"}};
@@ -297,12 +299,12 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
 // What other servers constrain or sample by is never ignored.
 TEST_F(BadRequests, FieldsOfOtherServersAreRefusedByName) {
   const std::vector<std::pair<std::string, std::string>> fields = {
-      {"regex", R"("a+")"},      {"ebnf", R"("root ::= \"a\"")"},   {"stop_regex", R"("a+")"},  {"typical_p", "0.9"},
-      {"top_a", "0.2"},          {"dry_multiplier", "0.8"},         {"xtc_probability", "0.5"}, {"mirostat", "2"},
-      {"mirostat_mode", "2"},    {"dynatemp_range", "0.5"},         {"min_keep", "3"},          {"lora_request", "{}"},
-      {"lora_path", R"("a")"},   {"logits_processors", R"(["a"])"}, {"n_predict", "5"},         {"max_new_tokens", "5"},
-      {"repeat_penalty", "1.1"}, {"options", R"({"a":1})"},         {"format", R"("json")"},    {"sampling_seed", "5"},
-      {"tfs_z", "0.5"},          {"no_repeat_ngram_size", "3"}};
+      {"regex", R"("a+")"},      {"ebnf", R"("root ::= \"a\"")"}, {"stop_regex", R"("a+")"},
+      {"mirostat_mode", "2"},    {"dynamic_temperature", "true"}, {"min_keep", "3"},
+      {"lora_request", "{}"},    {"lora_path", R"("a")"},         {"logits_processors", R"(["a"])"},
+      {"n_predict", "5"},        {"max_new_tokens", "5"},         {"repeat_penalty", "1.1"},
+      {"options", R"({"a":1})"}, {"format", R"("json")"},         {"sampling_seed", "5"},
+      {"tfs_z", "0.5"}};
   start();
   TestClient client(port);
   for (const auto& [name, value] : fields) {
@@ -332,7 +334,7 @@ TEST_F(BadRequests, RefusalsSayWhatIsAccepted) {
   const auto message = [this](std::string_view more) {
     return post("/v1/chat/completions", chat_body(more)).json()["error"]["message"].get<std::string>();
   };
-  EXPECT_EQ(message(R"("top_a":0.5)"), "Unsupported parameter: 'top_a' is not supported. Accepted: null or 0.");
+  EXPECT_EQ(message(R"("tfs_z":0.5)"), "Unsupported parameter: 'tfs_z' is not supported. Accepted: null or 1.");
   EXPECT_EQ(message(R"("n_predict":5)"),
             "Unsupported parameter: 'n_predict' is not supported. Accepted: null. Use 'max_tokens'.");
 }

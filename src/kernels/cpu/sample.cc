@@ -118,6 +118,10 @@ void weigh(const SampleInput& in, kernels::SampleCandidate* candidates, int64_t 
   }
 }
 
+void weigh_tokens(ops::SampleToken* tokens, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) tokens[i].weight = ops::sample_weight(tokens[i].distance);
+}
+
 int64_t count_above(const ChunkedRow& row, float value) {
   int64_t count = 0;
   for (int64_t i = 0; i < row.chunks; ++i) {
@@ -260,6 +264,7 @@ constexpr kernels::SampleLoops kLoops{.chunk_maxima = chunk_maxima,
                                       .total = total,
                                       .units = units,
                                       .weigh = weigh,
+                                      .weigh_tokens = weigh_tokens,
                                       .count_above = count_above,
                                       .distances = distances,
                                       .sample = sample_kept};

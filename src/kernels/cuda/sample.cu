@@ -10,162 +10,20 @@
 // For log-probabilities a row takes three passes before its edits, and one after them that counts the logits above the
 // sampled token's.
 #include <algorithm>
-#include <cfloat>
 #include <cstring>
 
-#include "kernels/cuda/device/pdl.cuh"
-#include "ops/sample.h"
+#include "kernels/cuda/device/sample_chain.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 using ops::LogitEdit;
 using ops::SampledRow;
-using ops::SampleRow;
 using ops::TopLogit;
-using Sum = unsigned long long;  // sums of weights, or numbers of tokens
 
-constexpr int kThreads = 1024;
-constexpr int kWarps = kThreads / 32;
 // Rows are split only up to kMostBlocks blocks, into at most kMostParts parts of at least four logits per thread.
 constexpr int64_t kMostBlocks = 128, kMostParts = 16, kLeastOfPart = int64_t{4} * kThreads;
 static_assert(kMostParts <= 32);
-
-// The larger value; among equal values the lower id.
-struct Best {
-  float value;
-  int id;
-  __device__ void take(float v, int i) {
-    if (v > value || (v == value && i < id)) value = v, id = i;
-  }
-};
-
-__device__ Best best_of_warp(Best b) {
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) {
-    b.take(__shfl_xor_sync(~0u, b.value, lane), __shfl_xor_sync(~0u, b.id, lane));
-  }
-  return b;
-}
-
-__device__ Best best_of_block(Best (&of_warps)[kWarps], Best b) {
-  b = best_of_warp(b);
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = b;
-  __syncthreads();
-  for (const Best& other : of_warps) b.take(other.value, other.id);
-  __syncthreads();
-  return b;
-}
-
-__device__ float sum_of_warp(float x) {
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(~0u, x, lane);
-  return x;
-}
-
-// A part of a row, for blocks that work on the row together.
-struct Part {
-  int index = 0, count = 1;
-};
-
-// Calls f(block, logits) for every block of four ids in the thread's share of the row. The next four logits are loaded
-// meanwhile.
-template <class F>
-__device__ void each_logit(const float* logits, int vocab, F f, Part part = {}) {
-  const bool packed = reinterpret_cast<uintptr_t>(logits) % 16 == 0;
-  const int step = kThreads * part.count, blocks = (vocab + 3) / 4;
-  const auto load = [&](int block) {
-    float4 four = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    if (packed && block * 4 + 4 <= vocab) return *reinterpret_cast<const float4*>(logits + block * 4);
-    if (block * 4 < vocab) four.x = logits[block * 4];
-    if (block * 4 + 1 < vocab) four.y = logits[block * 4 + 1];
-    if (block * 4 + 2 < vocab) four.z = logits[block * 4 + 2];
-    if (block * 4 + 3 < vocab) four.w = logits[block * 4 + 3];
-    return four;
-  };
-  int block = part.index * kThreads + static_cast<int>(threadIdx.x);
-  float4 next = load(block);
-  for (; block < blocks; block += step) {
-    float four[4] = {next.x, next.y, next.z, next.w};
-    next = load(block + step);
-    f(block, four);
-  }
-}
-
-// A row to sample from. Tokens that the mask forbids, if there is one, count as -infinity.
-struct Row {
-  const float* logits;
-  const uint32_t* mask;
-  int vocab;
-
-  __device__ bool allows(int id) const { return mask == nullptr || (mask[id / 32] >> (id % 32) & 1) != 0; }
-  __device__ void hide(int block, float (&four)[4]) const {
-    if (mask == nullptr) return;
-    const uint32_t allowed = mask[block / 8] >> (block % 8 * 4);
-    for (int i = 0; i < 4; ++i) {
-      if ((allowed >> i & 1) == 0) four[i] = -INFINITY;
-    }
-  }
-};
-
-constexpr int kListed = 1024;  // most tokens that are ranked in shared memory
-static_assert(kListed == kThreads);
-
-struct Shared {
-  Best max[kWarps], sampled[kWarps];
-  Sum bins[ops::kLogitBins];
-  Sum keys[kListed], weights[kListed];
-  Sum sums[kWarps];
-  float raw_sums[kWarps];
-  int bad, alive, spoiled;  // bad: a raw logit is NaN or +infinity; alive: a raw logit is above -infinity; spoiled: an
-                            // edited logit is NaN or +infinity
-  int listed, before;
-  int last_bin;         // kLogitBins: there is none
-  Sum in_earlier_bins;  // the sum of the bins before the last one
-  Sum total;
-};
-
-__device__ void clear_bins(Shared& s) {
-  __syncthreads();
-  for (int i = threadIdx.x; i < ops::kLogitBins; i += kThreads) s.bins[i] = 0;
-  if (threadIdx.x == 0) s.last_bin = ops::kLogitBins, s.listed = 0;
-  __syncthreads();
-}
-
-// Finds the first bin where `start` and all bins up to it add up to enough(the sum of all bins).
-template <class F>
-__device__ void find_last_bin(Shared& s, Sum start, F&& enough) {
-  constexpr int kMine = ops::kLogitBins / kThreads;
-  static_assert(ops::kLogitBins % kThreads == 0);
-  __syncthreads();
-  Sum mine = 0;
-  for (int i = 0; i < kMine; ++i) mine += s.bins[threadIdx.x * kMine + i];
-  Sum before = mine;  // an inclusive prefix sum; its own part is subtracted below
-#pragma unroll
-  for (int lane = 1; lane < 32; lane *= 2) {
-    const Sum other = __shfl_up_sync(~0u, before, lane);
-    if (threadIdx.x % 32 >= lane) before += other;
-  }
-  if (threadIdx.x % 32 == 31) s.sums[threadIdx.x / 32] = before;
-  __syncthreads();
-  before += start - mine;
-  Sum total = 0;
-  for (int warp = 0; warp < kWarps; ++warp) {
-    if (warp < static_cast<int>(threadIdx.x) / 32) before += s.sums[warp];
-    total += s.sums[warp];
-  }
-  const Sum wanted = enough(total);
-  for (int i = 0; i < kMine; ++i) {
-    const Sum here = s.bins[threadIdx.x * kMine + i];
-    if (before < wanted && before + here >= wanted) {
-      s.last_bin = static_cast<int>(threadIdx.x) * kMine + i;
-      s.in_earlier_bins = before;
-    }
-    before += here;
-  }
-  if (threadIdx.x == 0) s.total = total;
-  __syncthreads();
-}
 
 // Lists at least `count` of the largest raw logits, in whole bins. s.listed is the number of them. Returns the sum of
 // exp(logit - max).
@@ -283,16 +141,6 @@ __device__ void apply_edits(Shared& s, const SampleRow& request, const Row& row,
   __syncthreads();
 }
 
-// Maps tokens to integers in their order: higher logits first, among equal logits the lower id.
-__device__ Sum key_of(float logit, int id) {
-  const uint32_t bits = __float_as_uint(__fadd_rn(logit, 0.0f));  // -0 is 0
-  return Sum{(bits >> 31) != 0 ? bits : 0x7fffffffu - bits} << 32 | static_cast<uint32_t>(id);
-}
-__device__ float logit_of(Sum key) {
-  const auto bits = static_cast<uint32_t>(key >> 32);
-  return __uint_as_float((bits >> 31) != 0 ? bits : 0x7fffffffu - bits);
-}
-
 // Which tokens of a row are kept for sampling; see ops::SampleRow.
 struct Kept {
   const SampleRow& request;
@@ -315,12 +163,6 @@ struct Kept {
     });
   }
 };
-
-__device__ Sum sum_of_warp(Sum x) {
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(~0u, x, lane);
-  return x;
-}
 
 // Returns the least logit that top-n-sigma keeps.
 __device__ float sigma_cutoff(Shared& s, const Kept& all) {
@@ -350,7 +192,7 @@ __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
     const int low = max(high - kBits, 0);
     clear_bins(s);
     kept.each([&](float logit, int id) {
-      const Sum key = key_of(logit, id);
+      const Sum key = ops::order_key(logit, id);
       if (high < 64 && key >> high != prefix) return;
       atomicAdd(&s.bins[key >> low & ((1u << (high - low)) - 1)], amount(logit));
     });
@@ -367,7 +209,7 @@ __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
 __device__ int sample_up_to(Shared& s, const Kept& kept, Sum cut) {
   Best best{-INFINITY, INT32_MAX};
   kept.each([&](float logit, int id) {
-    if (key_of(logit, id) > cut || (kept.request.least > 0 && kept.weight(logit) < kept.request.least)) return;
+    if (ops::order_key(logit, id) > cut || (kept.request.least > 0 && kept.weight(logit) < kept.request.least)) return;
     const std::array<uint32_t, 4> bits = ops::sample_bits(kept.request, static_cast<uint32_t>(id) / 4);
     best.take(noisy(kept.request, logit, bits[id % 4]), id);
   });
@@ -398,7 +240,7 @@ __device__ int sample_listed(Shared& s, const Kept& kept) {
   }
   Best best{-INFINITY, INT32_MAX};
   if (keep && (request.mass >= 1 || before < kept.enough(s.total))) {
-    const float logit = logit_of(key);
+    const float logit = ops::logit_of(key);
     const auto id = static_cast<int>(key & 0xffffffffu);
     if (kept.weight(logit) >= request.least) {
       const std::array<uint32_t, 4> bits = ops::sample_bits(request, static_cast<uint32_t>(id) / 4);
@@ -425,7 +267,7 @@ __device__ int sample_kept(Shared& s, Kept kept) {
     kept.each([&](float logit, int id) {
       if (ops::logit_bin(kept.max, logit) > last) return;
       const int at = atomicAdd(&s.listed, 1);
-      if (at < kListed) s.keys[at] = key_of(logit, id), s.weights[at] = kept.units(logit);
+      if (at < kListed) s.keys[at] = ops::order_key(logit, id), s.weights[at] = kept.units(logit);
     });
     __syncthreads();
     if (s.listed <= kListed) return sample_listed(s, kept);
@@ -438,7 +280,7 @@ __device__ int sample_kept(Shared& s, Kept kept) {
     if (threadIdx.x == 0) s.total = 0;
     __syncthreads();
     Sum mine = 0;
-    kept.each([&](float logit, int id) { mine += key_of(logit, id) <= cut ? kept.units(logit) : 0; });
+    kept.each([&](float logit, int id) { mine += ops::order_key(logit, id) <= cut ? kept.units(logit) : 0; });
     atomicAdd(&s.total, mine);
     __syncthreads();
     const Sum enough = kept.enough(s.total);
@@ -455,6 +297,7 @@ struct Pointers {
   const SampleRow* rows;  // null: `given` has them
   LogitEdit* edits;
   const uint32_t* masks;
+  const ops::SamplerStep* steps;
   SampledRow* sampled;
   SampledRow* for_host;  // may be null
   TopLogit* top;
@@ -493,11 +336,13 @@ struct Given {
   SampleRow rows[kGiven];
 };
 
-// Grid: (samples, parts).
+// Grid: (samples, parts). Rows with a chain of samplers have a kernel of their own.
+template <bool kChain>
 __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid_constant__ Given given) {
   __shared__ Shared s;
   wait_for_earlier();
   const SampleRow request = p.rows != nullptr ? p.rows[blockIdx.x] : given.rows[blockIdx.x];
+  if ((request.steps > 0) != kChain) return;
   const bool in_parts = gridDim.y > 1 && request.edits == 0 && request.report < 0 && request.target < 0;
   if (!in_parts && blockIdx.y > 0) return;
   float* logits = p.logits + request.row * p.stride;
@@ -513,7 +358,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid
     if (s.bad == 0 && s.alive != 0) sampled.token = request.target;
   } else {
     apply_edits(s, request, row, logits, edits);
-    const bool cut = request.scale > 0 && ops::filters(request);
+    const bool cut = kChain || (request.scale > 0 && ops::filters(request));
     const Part part = in_parts ? Part{static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y)} : Part{};
     Chosen chosen = choose(s, request, row, request.scale > 0 && !cut, part);
     if (in_parts && !merge_parts(s, chosen, part, p.parts + blockIdx.x * gridDim.y, p.arrivals + blockIdx.x)) {
@@ -524,7 +369,13 @@ __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid
       if (s.spoiled != 0 || max == -INFINITY) {
         sampled.token = SampledRow::kNoneLeft;
       } else {
-        sampled.token = cut ? sample_kept(s, {request, row, max}) : chosen.sampled.id;
+        if constexpr (kChain) {
+          BlockTokens tokens(s, row, chosen.max);
+          const SampledRow after = ops::run_chain(request, p.steps + request.first_step, tokens);
+          sampled.token = after.token, sampled.probability = after.probability;
+        } else {
+          sampled.token = cut ? sample_kept(s, {request, row, max}) : chosen.sampled.id;
+        }
       }
     }
     __syncthreads();
@@ -565,14 +416,17 @@ void sample(const Launch& l, const ops::SampleArgs& args) {
       .rows = samples <= kGiven ? nullptr : reinterpret_cast<const SampleRow*>(l.workspace + kPartsBytes),
       .edits = args.edits.as<LogitEdit>(),
       .masks = args.masks.as<const uint32_t>(),
+      .steps = args.steps.as<const ops::SamplerStep>(),
       .sampled = args.sampled.as<SampledRow>(),
       .for_host = args.for_host.as<SampledRow>(),
       .top = args.top.as<TopLogit>(),
       .parts = reinterpret_cast<PartOfRow*>(l.workspace),
       .arrivals = l.arrivals};
   const int64_t parts = std::min({kMostParts, kMostBlocks / samples, args.logits.shape[1] / kLeastOfPart});
-  launch_pdl(l, "sample", sample_rows, dim3(samples, static_cast<unsigned>(std::max<int64_t>(parts, 1))), kThreads, 0,
-             pointers, given);
+  launch_pdl(l, "sample", sample_rows<false>, dim3(samples, static_cast<unsigned>(std::max<int64_t>(parts, 1))),
+             kThreads, 0, pointers, given);
+  if (args.steps.bytes() == 0) return;
+  launch_pdl(l, "sample_chain", sample_rows<true>, dim3(samples), kThreads, 0, pointers, given);
 }
 
 void feed_sampled(const Launch& l, const ops::FeedSampledArgs& args, const int32_t* from) {

@@ -60,7 +60,7 @@ void set_output_config(Fields& f, const Json& v) {
   }
 }
 
-constexpr auto kParameters = std::to_array<Parameter>({
+constexpr auto kOwnParameters = std::to_array<Parameter>({
     {.name = "max_tokens",
      .type = Type::kInteger,
      .min = 1,
@@ -102,10 +102,9 @@ constexpr auto kParameters = std::to_array<Parameter>({
     refused("diagnostics"),
     refused("inference_geo"),
     refused("speed", R"(["standard"])"),
-    sampling_row<sampling_index("temperature")>(),
-    sampling_row<sampling_index("top_p")>(),
-    sampling_row<sampling_index("top_k")>(),
 });
+
+constexpr auto kParameters = joined(kOwnParameters, sampling_rows_of<SamplingParameter::kAnthropic>());
 
 void run(Call& call) {
   expect_generates(call);

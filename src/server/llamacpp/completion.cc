@@ -17,8 +17,6 @@ using Type = Parameter::Type;
 struct LlamaFields {
   Json prompt;  // a string or an array of token ids
   bool return_tokens = false;
-  bool penalizes_repetition = false;
-  std::optional<int> repeat_last_n;
 };
 
 // -1 and -2 stand for as many tokens as the context holds.
@@ -34,16 +32,7 @@ void set_seed(Fields& f, const Json& v) {
   f.of<SamplingParams>().seed = seed < 0 ? std::nullopt : std::optional(seed);
 }
 
-constexpr Parameter kRepeatPenalty = [] {
-  Parameter row = renamed(sampling_row<sampling_index("repetition_penalty")>(), "repeat_penalty");
-  row.set = [](Fields& f, const Json& v) {
-    f.of<SamplingParams>().repetition_penalty = v.get<double>();
-    f.of<LlamaFields>().penalizes_repetition = v.get<double>() != 1;
-  };
-  return row;
-}();
-
-constexpr auto kParameters = std::to_array<Parameter>({
+constexpr auto kOwnParameters = std::to_array<Parameter>({
     {.name = "prompt",
      .type = Type::kAny,
      .max_bytes = kTextBytes,
@@ -87,21 +76,6 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .fallback = "false",
      .help = "report the ids of the tokens",
      .set = assign<&LlamaFields::return_tokens>},
-    {.name = "repeat_last_n",
-     .type = Type::kInteger,
-     .min = -1,
-     .max = kIntMax,
-     .fallback = "-1",
-     .help = "must be -1 (all tokens) unless repeat_penalty is 1",
-     .set = assign<&LlamaFields::repeat_last_n>},
-    kRepeatPenalty,
-    sampling_row<sampling_index("temperature")>(),
-    sampling_row<sampling_index("top_k")>(),
-    sampling_row<sampling_index("top_p")>(),
-    sampling_row<sampling_index("min_p")>(),
-    sampling_row<sampling_index("top_n_sigma")>(),
-    sampling_row<sampling_index("presence_penalty")>(),
-    sampling_row<sampling_index("frequency_penalty")>(),
     refused("cache_prompt", "[true]"),
     refused("id_slot", "[-1]"),
     refused("logit_bias", "[[], {}]"),
@@ -112,21 +86,14 @@ constexpr auto kParameters = std::to_array<Parameter>({
     refused("n_probs", "[0]"),
     refused("post_sampling_probs", "[false]"),
     refused("response_fields", "[[]]"),
-    refused("samplers"),
     refused("t_max_predict_ms", "[0]"),
     refused("timings_per_token", "[false]"),
-    refused("dry_multiplier", "[0]"),
-    refused("dynatemp_range", "[0]"),
-    refused("mirostat", "[0]"),
-    refused("typical_p", "[1]"),
-    refused("xtc_probability", "[0]"),
 });
+
+constexpr auto kParameters = joined(kOwnParameters, sampling_rows_of<SamplingParameter::kLlamaCpp>());
 
 Request request_of(Call& call) {
   const auto& fields = call.fields.of<LlamaFields>();
-  if (fields.penalizes_repetition && fields.repeat_last_n.value_or(-1) != -1) {
-    throw unsupported_parameter("repeat_last_n", "must be -1: 'repeat_penalty' is for all tokens");
-  }
   Request request = base_request(call);
   if (fields.prompt.is_string()) {
     request.prompt = tokenize_text(call, fields.prompt.get_ref<const std::string&>(), true, "prompt");

@@ -71,18 +71,17 @@ const Registry<EndpointInfo> registered_props{props_endpoint}, registered_slots{
 Json llama_settings(const SamplingParams& sampling) {
   Json stop = Json::array();
   for (const std::string& text : sampling.stop) stop.push_back(text);
-  return {{"n_predict", sampling.max_tokens.value_or(-1)},
-          {"seed", sampling.seed.value_or(-1)},
-          {"temperature", sampling.temperature},
-          {"top_k", sampling.top_k},
-          {"top_p", sampling.top_p},
-          {"min_p", sampling.min_p},
-          {"top_n_sigma", sampling.top_n_sigma},
-          {"repeat_penalty", sampling.repetition_penalty},
-          {"presence_penalty", sampling.presence_penalty},
-          {"frequency_penalty", sampling.frequency_penalty},
-          {"ignore_eos", sampling.ignore_eos},
-          {"stop", std::move(stop)}};
+  Json settings = {{"n_predict", sampling.max_tokens.value_or(-1)},
+                   {"seed", sampling.seed.value_or(-1)},
+                   {"ignore_eos", sampling.ignore_eos},
+                   {"stop", std::move(stop)}};
+  for (const SamplingParameter& row : kSamplingParameters) {
+    if ((row.dialects & SamplingParameter::kLlamaCpp) == 0) continue;
+    const double value = row.of(sampling);
+    const std::string name(row.name_in(SamplingParameter::kLlamaCpp));
+    settings[name] = row.is_integer() ? Json(static_cast<int>(value)) : Json(value);
+  }
+  return settings;
 }
 
 }  // namespace sluice::server

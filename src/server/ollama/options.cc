@@ -24,16 +24,7 @@ void set_num_predict(Fields& f, const Json& v) {
   f.of<GenerationFields>().has_max_tokens = tokens > 0;
 }
 
-constexpr Parameter kRepeatPenalty = [] {
-  Parameter row = renamed(sampling_row<sampling_index("repetition_penalty")>(), "repeat_penalty");
-  row.set = [](Fields& f, const Json& v) {
-    f.of<SamplingParams>().repetition_penalty = v.get<double>();
-    f.of<OllamaFields>().penalizes_repetition = v.get<double>() != 1;
-  };
-  return row;
-}();
-
-constexpr auto kOptions = std::to_array<Parameter>({
+constexpr auto kOwnOptions = std::to_array<Parameter>({
     {.name = "num_predict", .type = Type::kInteger, .min = -2, .max = kIntMax, .set = set_num_predict},
     {.name = "num_ctx", .type = Type::kInteger, .min = 1, .max = kIntMax, .set = assign<&OllamaFields::num_ctx>},
     {.name = "seed", .type = Type::kInteger, .min = -0x1p63, .max = 0x1p63, .set = assign<&SamplingParams::seed>},
@@ -42,26 +33,10 @@ constexpr auto kOptions = std::to_array<Parameter>({
      .max_items = kMaxStopStrings,
      .max_bytes = kMaxStopBytes,
      .set = [](Fields& f, const Json& v) { set_stop_strings(f, v, "stop"); }},
-    {.name = "repeat_last_n",
-     .type = Type::kInteger,
-     .min = -1,
-     .max = kIntMax,
-     .set = assign<&OllamaFields::repeat_last_n>},
-    sampling_row<sampling_index("temperature")>(),
-    sampling_row<sampling_index("top_k")>(),
-    sampling_row<sampling_index("top_p")>(),
-    sampling_row<sampling_index("min_p")>(),
-    sampling_row<sampling_index("presence_penalty")>(),
-    sampling_row<sampling_index("frequency_penalty")>(),
-    kRepeatPenalty,
-    refused("typical_p", "[1]"),
-    refused("tfs_z", "[1]"),
-    refused("mirostat", "[0]"),
     refused("penalize_newline", "[true]"),
-    // Settings of mirostat, which is off
-    {.name = "mirostat_tau", .type = Type::kNumber},
-    {.name = "mirostat_eta", .type = Type::kNumber},
 });
+
+constexpr auto kOptions = joined(kOwnOptions, sampling_rows_of<SamplingParameter::kOllama>());
 
 constexpr std::span<const Parameter> kOptionGroups[] = {kOptions};
 
@@ -125,8 +100,7 @@ constexpr auto kGeneration = std::to_array<Parameter>({
      .max_items = 64,
      .max_bytes = 256 << 10,
      .fallback = "{}",
-     .help = "num_predict, temperature, top_k, top_p, min_p, seed, stop, repeat_penalty, presence_penalty, "
-             "frequency_penalty, num_ctx",
+     .help = "num_predict, num_ctx, seed, stop, and the samplers in docs/sampling.md",
      .set = assign<&OllamaFields::options>},
     {.name = "format",
      .type = Type::kAny,
@@ -163,9 +137,6 @@ void read_ollama_options(Call& call) {
     throw invalid_value("options.num_ctx", fmt::format("Invalid 'num_ctx': the model's context is {} tokens, as the "
                                                        "server was started.",
                                                        call.info().max_model_len));
-  }
-  if (fields.penalizes_repetition && fields.repeat_last_n.value_or(-1) != -1) {
-    throw unsupported_parameter("options.repeat_last_n", "must be -1: 'repeat_penalty' is for all tokens");
   }
 }
 

@@ -12,11 +12,9 @@ namespace sluice::server {
 
 struct OllamaFields {
   bool stream = true;
-  Json options;                       // object or null
-  std::optional<int> num_ctx;         // of the options
-  bool penalizes_repetition = false;  // of the options
-  std::optional<int> repeat_last_n;   // of the options
-  bool unloads = false;               // keep_alive is 0
+  Json options;                // object or null
+  std::optional<int> num_ctx;  // of the options
+  bool unloads = false;        // keep_alive is 0
 };
 
 std::span<const Parameter> ollama_keep_alive_parameter();

@@ -214,7 +214,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .min = 1,
      .max = 128,
      .fallback = "n",
-     .help = "must equal n",
+     .help = "so many choices are made, and the n with the best mean log probability are returned; not with stream",
      .set = assign<&CompletionFields::best_of>},
     {.name = "logprobs",
      .type = Type::kInteger,
@@ -236,19 +236,24 @@ constexpr auto kParameters = std::to_array<Parameter>({
 void check(Call& call, size_t prompts) {
   const auto& fields = call.fields.of<CompletionFields>();
   const auto n = static_cast<size_t>(call.fields.of<GenerationFields>().n);
-  if (fields.best_of != 0 && fields.best_of != static_cast<int>(n)) {
-    throw unsupported_parameter("best_of", "must equal 'n'");
+  const size_t made = std::max(n, static_cast<size_t>(fields.best_of));
+  if (fields.best_of != 0 && fields.best_of < static_cast<int>(n)) {
+    throw invalid_value("best_of", fmt::format("Invalid 'best_of': it must be at least 'n', which is {}.", n));
   }
-  if (prompts * n <= kMaxSequences) return;
+  if (made > n && call.fields.of<GenerationFields>().stream) {
+    throw invalid_value("best_of", "Invalid 'best_of': answers cannot be streamed before the best ones are known.");
+  }
+  if (prompts * made <= kMaxSequences) return;
   throw ApiError{.message = fmt::format("Invalid 'n': {} prompts with {} choices each are {} sequences. Expected at "
                                         "most {} sequences in a request.",
-                                        prompts, n, prompts * n, kMaxSequences),
-                 .param = "n",
+                                        prompts, made, prompts * made, kMaxSequences),
+                 .param = made > n ? "best_of" : "n",
                  .code = "too_many_sequences"};
 }
 
 Request request_of(Call& call, const PromptItem& item) {
   Request request = base_request(call);
+  request.best_of = call.fields.of<CompletionFields>().best_of;
   request.prompt_param = item.path;
   if (item.value->is_string()) {
     const bool special = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(true);

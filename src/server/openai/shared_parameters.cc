@@ -87,6 +87,17 @@ constexpr Parameter kSpecialTokens[] = {{.name = "add_special_tokens",
                                          .help = "add the tokens that the tokenizer puts around a text",
                                          .set = assign<&SpecialTokenFields::add_special_tokens>}};
 
+void set_early_stopping(Fields& f, const Json& v) {
+  auto& early = f.of<GenerationFields>().early_stopping;
+  if (is_string(v, "never")) {
+    early = EarlyStopping::kNever;
+  } else if (v.is_boolean()) {
+    early = v.get<bool>() ? EarlyStopping::kYes : EarlyStopping::kNo;
+  } else {
+    throw invalid_value("early_stopping", "Invalid 'early_stopping': expected true, false or \"never\".");
+  }
+}
+
 constexpr auto kLength = std::to_array<Parameter>({
     {.name = "max_tokens",
      .type = Type::kInteger,
@@ -109,6 +120,31 @@ constexpr auto kLength = std::to_array<Parameter>({
      .fallback = "1",
      .help = "choices per prompt; prompts times choices are at most 2048",
      .set = assign<&GenerationFields::n>},
+    {.name = "use_beam_search",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "search for the likeliest texts instead of sampling (docs/beam-search.md)",
+     .set = assign<&GenerationFields::searches>},
+    {.name = "num_beams",
+     .type = Type::kInteger,
+     .min = 1,
+     .max = kMostBeams,
+     .fallback = "n with use_beam_search, else 1",
+     .help = "beams of the search; above 1 it need not be asked for",
+     .set = assign<&GenerationFields::num_beams>},
+    {.name = "length_penalty",
+     .type = Type::kNumber,
+     .min = -10,
+     .max = 10,
+     .fallback = "1",
+     .help = "exponent of the length that divides the log probability of a text that the search finds",
+     .set = assign<&GenerationFields::length_penalty>},
+    {.name = "early_stopping",
+     .type = Type::kAny,
+     .max_bytes = kLabelBytes,
+     .fallback = "false",
+     .help = "true, false or never: when the search ends, as in transformers",
+     .set = set_early_stopping},
 });
 
 constexpr auto kChoice = std::to_array<Parameter>({
@@ -222,13 +258,7 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .help = "labels; change nothing"},
 });
 
-constexpr auto kGeneration = []<size_t... I>(std::index_sequence<I...>) {
-  std::array<Parameter, kLength.size() + sizeof...(I) + kChoice.size()> rows{};
-  const Parameter sampling[] = {sampling_row<I>()...};
-  std::ranges::copy(kChoice, std::ranges::copy(sampling, std::ranges::copy(kLength, rows.begin()).out).out);
-  return rows;
-}
-(std::make_index_sequence<kSamplingParameters.size()>());
+constexpr auto kGeneration = joined(joined(kLength, sampling_rows()), kChoice);
 
 constexpr auto kConversation = std::to_array<Parameter>({
     {.name = "messages",
@@ -259,13 +289,7 @@ constexpr auto kConversation = std::to_array<Parameter>({
     refused("mm_processor_kwargs"),
 });
 
-// A setting of a sampler that is itself refused unless it is off.
-constexpr Parameter companion(std::string_view name, Type type, std::string_view help) {
-  return {
-      .name = name, .type = type, .max_bytes = type == Type::kAny ? kLabelBytes : 0, .fallback = "none", .help = help};
-}
-
-constexpr auto kForeign = std::to_array<Parameter>({
+constexpr auto kOthers = std::to_array<Parameter>({
     refused("service_tier", R"(["auto", "default"])"),
     refused("guided_decoding_backend", {}, "There is one for all grammars"),
     refused("guided_whitespace_pattern"),
@@ -274,32 +298,15 @@ constexpr auto kForeign = std::to_array<Parameter>({
     refused("ebnf", {}, "Use 'structured_outputs'"),
     refused("stop_regex", R"([[], ""])", "Use 'stop'"),
     // Samplers
-    refused("typical_p", "[1]"),
     refused("typical", "[1]"),
-    refused("tfs_z", "[1]"),
     refused("nsigma", "[-1, 0]", "Use 'top_n_sigma'"),
-    refused("top_a", "[0]"),
-    refused("epsilon_cutoff", "[0]"),
-    refused("eta_cutoff", "[0]"),
-    refused("smoothing_factor", "[0]"),
-    refused("dry_multiplier", "[0]"),
-    refused("xtc_probability", "[0]"),
-    refused("mirostat", "[0]"),
     refused("mirostat_mode", "[0]"),
-    refused("dynatemp_range", "[0]"),
     refused("dynamic_temperature", "[false]"),
-    refused("no_repeat_ngram_size", "[0]"),
     refused("min_keep", "[0, 1]"),
-    refused("samplers"),
     refused("sampling_seed", {}, "Use 'seed'"),
     refused("repeat_penalty", "[1]", "Use 'repetition_penalty'"),
-    refused("bad_words", "[[]]", "Use 'logit_bias'"),
     refused("logits_processors", "[[]]", "Use 'logit_bias'"),
     refused("custom_logit_processor", {}, "Use 'logit_bias'"),
-    refused("use_beam_search", "[false]"),
-    refused("num_beams", "[1]"),
-    refused("length_penalty", "[1]"),
-    refused("early_stopping", "[false]"),
     refused("max_new_tokens", {}, "Use 'max_tokens'"),
     refused("min_new_tokens", {}, "Use 'min_tokens'"),
     refused("n_predict", {}, "Use 'max_tokens'"),
@@ -317,18 +324,15 @@ constexpr auto kForeign = std::to_array<Parameter>({
     refused("return_token_ids", "[false]"),
     refused("kv_transfer_params"),
     refused("vllm_xargs"),
-
-    // Settings of samplers that are refused unless they are off
-    companion("dry_base", Type::kNumber, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
-    companion("dry_allowed_length", Type::kNumber, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
-    companion("dry_penalty_last_n", Type::kNumber, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
-    companion("dry_sequence_breakers", Type::kAny, "a setting of 'dry_multiplier', which must be 0; changes nothing"),
-    companion("xtc_threshold", Type::kNumber, "a setting of 'xtc_probability', which must be 0; changes nothing"),
-    companion("mirostat_tau", Type::kNumber, "a setting of 'mirostat', which must be 0; changes nothing"),
-    companion("mirostat_eta", Type::kNumber, "a setting of 'mirostat', which must be 0; changes nothing"),
-    companion("dynatemp_exponent", Type::kNumber, "a setting of 'dynatemp_range', which must be 0; changes nothing"),
-    companion("repeat_last_n", Type::kNumber, "a setting of 'repeat_penalty', which must be 1; changes nothing"),
 });
+
+constexpr auto kMissing = [] {
+  std::array<Parameter, kMissingSamplers.size()> rows{};
+  std::ranges::transform(kMissingSamplers, rows.begin(), missing_row);
+  return rows;
+}();
+
+constexpr auto kForeign = joined(kOthers, kMissing);
 
 }  // namespace
 

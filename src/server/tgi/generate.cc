@@ -22,22 +22,10 @@ struct TgiFields {
   bool stream = false;
   // Of the parameters
   bool samples = false;
-  bool has_sampler = false;
   bool return_full_text = false;
   bool details = false;
   std::optional<int> truncate;
 };
-
-// TGI samples only when it is told to, or told how to.
-template <size_t I>
-constexpr Parameter sampler() {
-  Parameter row = sampling_row<I>();
-  row.set = [](Fields& f, const Json& v) {
-    sampling_row<I>().set(f, v);
-    f.of<TgiFields>().has_sampler = true;
-  };
-  return row;
-}
 
 // {"type": "json" | "json_schema" | "regex", "value": ...}
 void set_grammar(Fields& f, const Json& v) {
@@ -63,7 +51,7 @@ void set_max_new_tokens(Fields& f, const Json& v) {
   f.of<GenerationFields>().has_max_tokens = true;
 }
 
-constexpr auto kNested = std::to_array<Parameter>({
+constexpr auto kOwnNested = std::to_array<Parameter>({
     {.name = "max_new_tokens", .type = Type::kInteger, .min = 1, .max = kIntMax, .set = set_max_new_tokens},
     {.name = "do_sample", .type = Type::kBoolean, .set = assign<&TgiFields::samples>},
     {.name = "seed", .type = Type::kInteger, .min = 0, .max = 0x1p63, .set = assign<&SamplingParams::seed>},
@@ -76,18 +64,14 @@ constexpr auto kNested = std::to_array<Parameter>({
     {.name = "details", .type = Type::kBoolean, .set = assign<&TgiFields::details>},
     {.name = "truncate", .type = Type::kInteger, .min = 1, .max = kIntMax, .set = assign<&TgiFields::truncate>},
     {.name = "grammar", .type = Type::kObject, .max_bytes = kGrammarBytes, .set = set_grammar},
-    sampler<sampling_index("temperature")>(),
-    sampler<sampling_index("top_k")>(),
-    sampler<sampling_index("top_p")>(),
-    sampling_row<sampling_index("repetition_penalty")>(),
-    sampling_row<sampling_index("frequency_penalty")>(),
-    refused("typical_p", "[1]"),
     refused("best_of", "[1]"),
     refused("watermark", "[false]"),
     refused("decoder_input_details", "[false]"),
     refused("top_n_tokens", "[0]"),
     refused("adapter_id"),
 });
+
+constexpr auto kNested = joined(kOwnNested, sampling_rows_of<SamplingParameter::kTgi>());
 
 constexpr std::span<const Parameter> kNestedGroups[] = {kNested};
 
@@ -103,8 +87,9 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .type = Type::kObject,
      .max_bytes = kGrammarBytes,
      .fallback = "{}",
-     .help = "max_new_tokens (100), do_sample, temperature, top_k, top_p, repetition_penalty, frequency_penalty, seed, "
-             "stop, return_full_text, details, truncate, grammar",
+     .help =
+         "max_new_tokens (100), do_sample, seed, stop, return_full_text, details, truncate, grammar, and the samplers "
+         "in docs/sampling.md",
      .set = assign<&TgiFields::parameters>},
 });
 
@@ -113,6 +98,14 @@ constexpr Parameter kStream[] = {{.name = "stream",
                                   .fallback = "false",
                                   .help = "answer as /generate_stream does",
                                   .set = assign<&TgiFields::stream>}};
+
+// TGI samples only when it is told to, or told how to.
+bool names_sampler(const Json& parameters) {
+  return parameters.is_object() && std::ranges::any_of(kSamplingParameters, [&](const SamplingParameter& row) {
+           const bool samples = row.effect != SamplingParameter::Effect::kPenalty;
+           return samples && (row.dialects & SamplingParameter::kTgi) != 0 && member(parameters, row.name) != nullptr;
+         });
+}
 
 void read_nested(Call& call) {
   const auto& fields = call.fields.of<TgiFields>();
@@ -123,7 +116,7 @@ void read_nested(Call& call) {
     const FieldPath path = "parameters";
     for (const std::string& name : unknown.names()) call.unknown.add(path / name);
   }
-  if (!fields.samples && !fields.has_sampler) sampling.temperature = 0;
+  if (!fields.samples && !names_sampler(fields.parameters)) sampling.temperature = 0;
   if (!call.fields.of<GenerationFields>().has_max_tokens) sampling.max_tokens = kDefaultNewTokens;
   sampling.logprobs = 0;
 }

@@ -105,9 +105,7 @@ TEST_F(LlamaCpp, Errors) {
   expect_refused(complete({{"n_predict", 0}}), 400, "invalid_request_error", "'n_predict'");
   expect_refused(complete({{"n_predict", 5000}}), 400, "exceed_context_size_error", "context");
   expect_refused(complete({{"cache_prompt", false}}), 400, "invalid_request_error", "'cache_prompt'");
-  expect_refused(complete({{"mirostat", 2}}), 400, "invalid_request_error", "'mirostat'");
-  expect_refused(complete({{"repeat_penalty", 1.1}, {"repeat_last_n", 64}}), 400, "invalid_request_error",
-                 "'repeat_last_n'");
+  expect_refused(complete({{"mirostat", 3}}), 400, "invalid_request_error", "'mirostat'");
   expect_refused(complete({{"model", "other"}}), 404, "not_found_error", "`fake`");
   expect_refused(post("/infill", "{}"), 501, "not_supported_error", "/infill");
   expect_refused(post("/slots/0", "{}"), 404, "not_found_error", "/slots/0");

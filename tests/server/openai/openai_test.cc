@@ -276,6 +276,24 @@ TEST_F(OpenAi, ParametersReachTheEngine) {
   EXPECT_EQ(r.cache_salt.size(), 64u);
 }
 
+TEST_F(OpenAi, BeamSearch) {
+  chat({{"n", 3}, {"use_beam_search", true}});
+  ASSERT_TRUE(engine.last_request().beams);
+  EXPECT_EQ(engine.last_request().beams->width, 3) << "vLLM has as many beams as choices";
+  EXPECT_EQ(engine.last_request().beams->length_penalty, 1);
+  EXPECT_EQ(engine.last_request().beams->early_stopping, EarlyStopping::kNo);
+  completion({{"prompt", "a"}, {"num_beams", 5}, {"length_penalty", -0.5}, {"early_stopping", "never"}});
+  ASSERT_TRUE(engine.last_request().beams);
+  EXPECT_EQ(engine.last_request().beams->width, 5);
+  EXPECT_EQ(engine.last_request().n, 1);
+  EXPECT_EQ(engine.last_request().beams->length_penalty, -0.5);
+  EXPECT_EQ(engine.last_request().beams->early_stopping, EarlyStopping::kNever);
+  chat({{"num_beams", 2}, {"early_stopping", true}});
+  EXPECT_EQ(engine.last_request().beams->early_stopping, EarlyStopping::kYes);
+  chat({{"num_beams", 1}, {"use_beam_search", false}, {"length_penalty", 1}, {"early_stopping", false}});
+  EXPECT_FALSE(engine.last_request().beams);
+}
+
 TEST_F(OpenAi, DefaultLengthsGiveWayToTheContext) {
   engine.info().default_sampling.max_tokens = 1000;
   EXPECT_EQ(chat({{"messages", {{{"role", "user"}, {"content", std::string(4000, 'a')}}}}}).status, 200);

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/cpu/dispatch/prefix.h"
+#include "kernels/cpu/dispatch/sample_chain.h"
 
 namespace sluice::kernels {
 namespace {
@@ -16,7 +18,6 @@ using ops::SampledRow;
 using ops::SampleRow;
 
 constexpr float kMasked = -INFINITY;
-constexpr int kSmall = 32;  // up to this many candidates are sorted instead of divided
 static_assert(kSampleChunk % 32 == 0);
 
 // Tokens in order: higher logit first, among equal logits the lower id.
@@ -28,6 +29,7 @@ bool before(const SampleCandidate& a, const SampleCandidate& b) {
 struct Scratch {
   std::vector<float> edited, chunk_max, maxima, chunk_weights;
   std::vector<SampleCandidate> candidates;
+  std::vector<ops::SampleToken> tokens;
   float last[kSampleChunk];
 };
 
@@ -59,7 +61,7 @@ class RowSampler {
     sampled.raw_max = in_.max;
     if (row_.report > 0) list_top(sampled);
     if (row_.report >= 0) sampled.raw_total = static_cast<float>(loops_.total(in_.logits, in_.max));
-    sampled.token = row_.target >= 0 ? row_.target : choose();
+    sampled.token = row_.target >= 0 ? row_.target : choose(sampled);
     if (row_.report >= 0 && sampled.token >= 0) report_token(sampled);
     return sampled;
   }
@@ -83,10 +85,16 @@ class RowSampler {
     return in_.max != kMasked;
   }
 
-  int32_t choose() {
+  int32_t choose(SampledRow& sampled) {
     if (row_.edits > 0 || row_.mask >= 0) {
       edit();
       if (!scan(scratch_.edited.data())) return SampledRow::kNoneLeft;
+    }
+    if (row_.steps > 0) {
+      const auto* steps = args_.steps.as<const ops::SamplerStep>() + row_.first_step;
+      const SampledRow chosen = sample_chain(in_, steps, loops_, scratch_.tokens);
+      sampled.probability = chosen.probability;
+      return chosen.token;
     }
     if (row_.scale <= 0) return in_.argmax;
     scratch_.chunk_weights.resize(scratch_.chunk_max.size());
@@ -182,25 +190,8 @@ class RowSampler {
   // Keeps the shortest prefix in order whose units add up to `enough`, or all candidates if they do not.
   void keep_units(uint64_t enough) {
     std::vector<SampleCandidate>& all = scratch_.candidates;
-    auto begin = all.begin(), end = all.end();
-    uint64_t sum = 0;  // units of the candidates before `begin`
-    // Quickselect. Candidates differ in order, so the median of three always leaves some on both sides.
-    while (end - begin > kSmall) {
-      SampleCandidate probes[] = {*begin, *(begin + (end - begin) / 2), *(end - 1)};
-      std::ranges::sort(probes, before);
-      const auto middle = std::partition(begin, end, [&](const SampleCandidate& c) { return before(c, probes[1]); });
-      uint64_t part = 0;
-      for (auto it = begin; it != middle; ++it) part += it->units;
-      if (sum + part >= enough) {
-        end = middle;
-      } else {
-        sum += part;
-        begin = middle;
-      }
-    }
-    std::sort(begin, end, before);
-    while (begin != end && sum < enough) sum += (begin++)->units;
-    all.erase(begin, all.end());
+    const auto units = [](const SampleCandidate& one) { return one.units; };
+    all.erase(shortest_prefix(all.begin(), all.end(), before, units, enough), all.end());
   }
 
   // Lists the largest raw logits in whole bins, as ops/sample.h defines them.

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "ops/ops.h"
-#include "ops/sample.h"
+#include "ops/sample_chain.h"
 
 namespace sluice::kernels {
 
@@ -56,6 +56,8 @@ struct SampleLoops {
   uint64_t (*units)(const SampleInput& in);
   // Sets the candidates' units.
   void (*weigh)(const SampleInput& in, SampleCandidate* candidates, int64_t count);
+  // Sets the weights of tokens from their distances.
+  void (*weigh_tokens)(ops::SampleToken* tokens, int64_t count);
   // Returns the number of logits above a value.
   int64_t (*count_above)(const ChunkedRow& row, float value);
   ops::Distances (*distances)(const SampleInput& in);

@@ -190,17 +190,14 @@ void set_max_output_tokens(Fields& f, const Json& v) {
   f.of<GenerationFields>().has_max_tokens = true;
 }
 
-constexpr auto kSampling = []<size_t... I>(std::index_sequence<I...>) {
-  return std::to_array<Parameter>({{.name = "max_output_tokens",
-                                    .type = Type::kInteger,
-                                    .min = 1,
-                                    .max = kIntMax,
-                                    .fallback = "up to the context",
-                                    .help = "the most tokens to generate",
-                                    .set = set_max_output_tokens},
-                                   sampling_row<I>()...});
-}
-(std::make_index_sequence<kSamplingParameters.size()>());
+constexpr auto kLength = std::to_array<Parameter>({{.name = "max_output_tokens",
+                                                    .type = Type::kInteger,
+                                                    .min = 1,
+                                                    .max = kIntMax,
+                                                    .fallback = "up to the context",
+                                                    .help = "the most tokens to generate",
+                                                    .set = set_max_output_tokens}});
+constexpr auto kSampling = joined(kLength, sampling_rows());
 
 }  // namespace
 
