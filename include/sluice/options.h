@@ -56,7 +56,7 @@ struct EngineOptions {
   std::vector<std::string> lora_modules{};  // adapters to load at the start: name=folder; implies enable_lora
   int max_cpu_loras = 0;                    // adapters in host memory; others are read again when needed; 0: all
   int max_lora_rank = 16;                   // largest rank of an adapter
-  std::string lora_dtype = "auto";          // of adapters: auto (the model's, if that is bfloat16, else float32), ...
+  std::string lora_dtype = "auto";          // float32, bfloat16, auto (bfloat16 if the model computes in it)
   int threads = 0;                          // compute threads; 0: every CPU the process may use
   std::string numa = "auto";                // off, auto (one part per NUMA node), or a number of parts
   std::string backend{};       // empty (best for this machine), cpu-amx, ..., cpu-avx2, cuda, ..., reference

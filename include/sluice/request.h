@@ -73,7 +73,19 @@ enum class FinishReason {
   kAbort,   // cancelled, past its deadline, or the engine is shutting down
   kError,   // a fault confined to this request; Finish::message says which
 };
-const char* to_string(FinishReason reason);  // "stop", "length", "abort", "error"
+constexpr const char* to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "error";
+}
 
 struct Finish {
   FinishReason reason = FinishReason::kStop;

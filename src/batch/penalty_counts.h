@@ -22,8 +22,9 @@ class PenaltyCounts {
     return uses(params, "penalties") && any_parameter(params, SamplingParameter::Effect::kPenalty);
   }
 
-  // Only the last `window` tokens count; below 0: all. To be called first.
-  void limit(int window) { window_ = window; }
+  // Only the last `window` tokens count; below 0: all.
+  explicit PenaltyCounts(int window = -1) : window_(window) {}
+
   void add_prompt(std::span<const TokenId> tokens) {
     if (window_ >= 0) tokens = tokens.last(std::min(tokens.size(), static_cast<size_t>(window_)));
     for (const TokenId token : tokens) ++entry(token).all;
@@ -66,7 +67,7 @@ class PenaltyCounts {
     for (size_t i = 0; i < entries_.size(); ++i) place_of(entries_[i].token) = static_cast<int32_t>(i);
   }
 
-  int window_ = -1;
+  int window_;
   std::vector<Entry> entries_;
   std::vector<int32_t>
       places_;  // a hash table of indices of entries_, open addressing; a power of two, at most half full

@@ -37,6 +37,13 @@ DType parse_dtype(std::string_view option, const std::string& name, DType automa
                           name, others));
 }
 
+// Adapters are computed in bf16 or fp32.
+DType parse_lora_dtype(const std::string& name, DType compute) {
+  const DType type = parse_dtype("lora-dtype", name, compute == &kBFloat16 ? &kBFloat16 : &kFloat32);
+  if (type != &kFloat16) return type;
+  throw Error(ErrorCode::kInvalidRequest, "--lora-dtype float16: expected one of: auto, float32, bfloat16");
+}
+
 // With "auto", keys and values are cached in the compute type. CPUs that multiply pairs of bfloat16 numbers use
 // bfloat16 instead of float16: attention then reads a long context twice as fast.
 DType parse_cache_dtype(const std::string& name, DType compute, const LoadPlan& plan) {
@@ -426,9 +433,9 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
     if (plan.task != Task::kGenerate) {
       throw Error(ErrorCode::kUnsupportedModel, "--enable-lora: only models that generate text can have adapters");
     }
-    const bool narrow = options.lora_dtype == "bfloat16" || (options.lora_dtype == "auto" && plan.dtype == &kBFloat16);
-    plan.adapters = {
-        .slots = options.max_loras, .rank = options.max_lora_rank, .type = narrow ? &kBFloat16 : &kFloat32};
+    plan.adapters = {.slots = options.max_loras,
+                     .rank = options.max_lora_rank,
+                     .type = parse_lora_dtype(options.lora_dtype, plan.dtype)};
   }
 
   const std::unique_ptr<LoraSites> sites = make_sites(plan, /*dry=*/true);

@@ -51,20 +51,6 @@ double seconds(Clock::duration d) { return std::chrono::duration<double>(d).coun
 
 }  // namespace
 
-const char* to_string(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kAbort:
-      return "abort";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "error";
-}
-
 EngineMetrics::EngineMetrics(std::string model, int max_model_len) : model_(std::move(model)) {
   const std::vector<double> tokens = token_buckets(max_model_len);
   const std::vector<double> bounds[kSeriesCount] = {kLatency, kToken,   kToken, kRequest, kRequest,   kRequest,

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "base/ascii.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -19,15 +20,9 @@ fs::path from_environment(const char* variable) {
   return value == nullptr ? fs::path() : fs::path(value);
 }
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
-}
-
 // Returns the GGUF type in a file name in lower case: "model-q4_k_m.gguf", "model.Q4_K_M-00001-of-00003.gguf".
 std::string type_in_name(std::string_view file) {
-  std::string name = lower(fs::path(file).stem().native());
+  std::string name = ascii_lower(fs::path(file).stem().native());
   constexpr size_t kPartSize = std::string_view("-00001-of-00003").size();
   if (name.size() > kPartSize && name.compare(name.size() - 9, 4, "-of-") == 0) name.resize(name.size() - kPartSize);
   for (size_t at = name.size(); at-- > 0;) {
@@ -48,7 +43,7 @@ bool plain_name(std::string_view name) {
 }
 
 bool names_quantization(std::string_view text) {
-  const std::string name = lower(text);
+  const std::string name = ascii_lower(text);
   for (const std::string_view whole : {"f16", "bf16", "f32", "fp16", "mxfp4", "nvfp4", "mxfp4_moe"}) {
     if (name == whole) return true;
   }
@@ -117,7 +112,7 @@ std::vector<std::string> choose_gguf(const std::vector<std::string>& files, std:
   const auto of_type = [&](std::string_view type) {
     std::vector<std::string> chosen;
     for (const std::string& file : files) {
-      if (fs::path(file).extension() == ".gguf" && (type.empty() || type_in_name(file) == lower(type))) {
+      if (fs::path(file).extension() == ".gguf" && (type.empty() || type_in_name(file) == ascii_lower(type))) {
         chosen.push_back(file);
       }
     }

@@ -18,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/ascii.h"
 #include "sluice/version.h"
 
 namespace sluice::hub {
@@ -134,9 +135,7 @@ class Exchange {
     if (error) fail(error);
     HttpResponse response{.status = static_cast<int>(parser.get().result_int())};
     for (const auto& field : parser.get()) {
-      std::string name(field.name_string());
-      std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-      response.headers[name] = std::string(field.value());
+      response.headers[ascii_lower(std::string_view(field.name_string()))] = std::string(field.value());
     }
     if (!on_head(response)) return response;
     std::vector<char> piece(kPiece);
@@ -202,8 +201,7 @@ Url Url::parse(std::string_view text) {
   }
   if (bracket > 0) authority = authority.substr(1, bracket - 1);
   if (authority.empty()) throw fail();
-  url.host = authority;
-  std::ranges::transform(url.host, url.host.begin(), [](unsigned char c) { return std::tolower(c); });
+  url.host = ascii_lower(authority);
   return url;
 }
 

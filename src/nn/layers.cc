@@ -246,7 +246,7 @@ void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumula
   Tensor inner;
   if (adapts(c)) {
     inner = Tensor(c.adapters->scratch.data, &kFloat32, {x.rows(), lora_->weight.inner()});
-    // Before the matmul, which devices may begin meanwhile.
+    // Comes before the matmul, so that a device can begin the matmul meanwhile.
     ops::lora_shrink(c, {.inner = inner, .x = x, .slots = c.adapters->slots, .weight = &lora_->weight});
   }
   for (const Segment& segment : segments_) {

@@ -59,7 +59,7 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
     trunk->most_tokens = std::min(trunk->most_tokens, trunk->prompt_length + *sampling.max_tokens);
   trunk->plain = state->width() == 1 && !sampling.prompt_logprobs;
   if (PenaltyCounts::needed(sampling)) {
-    trunk->counts.limit(sampling.repeat_last_n);
+    trunk->counts = PenaltyCounts(sampling.repeat_last_n);
     trunk->counts.add_prompt(trunk->tokens);
     trunk->task.counts = &trunk->counts;
   }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <random>
 
+#include "base/ascii.h"
+
 namespace sluice::server {
 namespace {
 
@@ -36,14 +38,6 @@ std::string join(const std::vector<std::string>& words) {
 
 bool contains(const std::vector<std::string>& list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();
-}
-
-std::string lower_case(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
-  }
-  return out;
 }
 
 std::vector<std::string> read_hosts(const std::vector<std::string>& hosts) {
@@ -83,7 +77,7 @@ std::string allowed_headers(std::string_view requested) {
     requested.remove_prefix(std::min(comma + 1, requested.size()));
     while (name.starts_with(' ')) name.remove_prefix(1);
     while (name.ends_with(' ')) name.remove_suffix(1);
-    const std::string lower = lower_case(name);
+    const std::string lower = ascii_lower(name);
     const bool vendor =
         lower.starts_with("x-stainless-") || lower.starts_with("openai-") || lower.starts_with("anthropic-");
     if (vendor && all_of(lower, "-")) names.push_back(lower);
@@ -113,7 +107,7 @@ std::optional<std::string> parse_host(std::string_view header) {
       port.empty() || (port[0] == ':' && port.size() <= 6 &&
                        std::all_of(port.begin() + 1, port.end(), [](char c) { return c >= '0' && c <= '9'; }));
   if (!port_ok || (port.size() > 1 && std::stoi(std::string(port.substr(1))) > 65535)) return std::nullopt;
-  return lower_case(host);
+  return ascii_lower(host);
 }
 
 std::string request_id(const HttpRequest* request) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/ascii.h"
 #include "server/endpoint.h"
 #include "sluice/version.h"
 
@@ -14,24 +15,19 @@ namespace {
 
 using Type = Parameter::Type;
 
-const char* json_type(Type type) {
-  switch (type) {
-    case Type::kBoolean:
-      return "boolean";
-    case Type::kInteger:
-      return "integer";
-    case Type::kNumber:
-      return "number";
-    case Type::kString:
-      return "string";
-    case Type::kObject:
+// Empty: several types.
+std::string json_type(const Parameter& row) {
+  switch (row.type) {
     case Type::kTokenBias:
       return "object";
-    case Type::kArray:
     case Type::kTokenIds:
       return "array";
+    case Type::kStrings:
+    case Type::kUnsupported:
+    case Type::kAny:
+      return {};
     default:
-      return nullptr;  // several types
+      return type_text(row);
   }
 }
 
@@ -64,7 +60,7 @@ Json schema_of(const Parameter& row) {
   Json schema = Json::object();
   if (row.type == Type::kStrings) {
     schema["anyOf"] = Json::array({{{"type", "string"}}, {{"type", "array"}, {"items", {{"type", "string"}}}}});
-  } else if (const char* type = json_type(row.type)) {
+  } else if (const std::string type = json_type(row); !type.empty()) {
     schema["type"] = type;
   }
   if (row.type == Type::kTokenIds) schema["items"] = {{"type", "integer"}, {"minimum", 0}};
@@ -97,12 +93,6 @@ const EndpointInfo* endpoint_of(const Route& route) {
   return nullptr;
 }
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-  return out;
-}
-
 // "/v1/models/*" is "/v1/models/{name}"; the rest of the path may contain slashes.
 std::string path_of(const Route& route) {
   std::string path(route.path);
@@ -117,7 +107,7 @@ Json error_response() {
 
 Json operation_of(const Route& route) {
   const EndpointInfo* endpoint = endpoint_of(route);
-  std::string id = lower(route.method) + std::string(route.path);
+  std::string id = ascii_lower(route.method) + std::string(route.path);
   std::ranges::replace_if(
       id, [](char c) { return c == '/' || c == '.' || c == '-' || c == '*'; }, '_');
   const std::string tag = route.dialect != nullptr ? std::string(route.dialect->name) : "server";
@@ -152,7 +142,7 @@ bool is_page(const Route& route) {
 Json openapi_document(const std::vector<Route>& routes) {
   Json paths = Json::object();
   for (const Route& route : routes) {
-    if (!is_page(route)) paths[path_of(route)][lower(route.method)] = operation_of(route);
+    if (!is_page(route)) paths[path_of(route)][ascii_lower(route.method)] = operation_of(route);
   }
   return {{"openapi", "3.1.0"},
           {"info",

@@ -13,19 +13,6 @@ double milliseconds(RequestLog::Clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
-std::string_view name_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kAbort:
-      return "abort";
-    default:
-      return "error";
-  }
-}
-
 }  // namespace
 
 void RequestLog::add(int prompt, const Event& event) {
@@ -35,13 +22,13 @@ void RequestLog::add(int prompt, const Event& event) {
   if (tokens == 0 && first_ == Clock::time_point() && !event.tokens.empty()) first_ = last_;
   tokens += static_cast<int>(event.tokens.size());
   if (!event.finish) return;
-  const std::string reason(name_of(event.finish->reason));
+  const std::string reason = to_string(event.finish->reason);
   if (finish_.find(reason) == std::string::npos) finish_ += (finish_.empty() ? "" : ",") + reason;
 }
 
 void RequestLog::add(const PoolingResult& result) {
   prompts_[0].prompt_tokens = result.prompt_tokens;
-  finish_ = name_of(result.reason);
+  finish_ = to_string(result.reason);
 }
 
 void RequestLog::write(std::string_view finish) noexcept {

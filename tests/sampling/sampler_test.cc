@@ -473,8 +473,7 @@ TEST(PenaltyCounts, AWindowCountsItsTokensOnly) {
   for (const int window : {0, 1, 7, 30}) {
     std::vector<TokenId> text;
     for (int i = 0; i < 20; ++i) text.push_back(static_cast<TokenId>(random() % 10));
-    PenaltyCounts counts;
-    counts.limit(window);
+    PenaltyCounts counts(window);
     counts.add_prompt(text);
     for (int step = 0; step < 60; ++step) {
       text.push_back(static_cast<TokenId>(random() % 10));

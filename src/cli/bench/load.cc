@@ -14,6 +14,7 @@
 
 #include "cli/bench/bench.h"
 #include "cli/load_engine.h"
+#include "engine/adapter_table.h"
 #include "engine/load.h"
 #include "kernels/cpu/dispatch/machine.h"
 #include "ops/ops.h"
@@ -164,8 +165,6 @@ int used_adapters(const LoadArguments& a) {
   return a.adapters < 0 ? loaded : a.adapters;
 }
 
-std::string adapter_name(const std::string& module) { return module.substr(0, module.find('=')); }
-
 }  // namespace
 
 std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine, int count) {
@@ -193,7 +192,7 @@ std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine,
     r.sampling.temperature = 0;
     r.sampling.ignore_eos = true;
     r.sampling.max_tokens = a.output_len;
-    if (adapters > 0) r.adapter = adapter_name(a.engine.lora_modules[static_cast<size_t>(i % adapters)]);
+    if (adapters > 0) r.adapter = parse_lora_module(a.engine.lora_modules[static_cast<size_t>(i % adapters)]).first;
     requests.push_back(std::move(r));
   }
   return requests;
