@@ -1,5 +1,4 @@
-// sluice docs: the reference pages that are generated from tables in the code (docs/options.md, docs/parameters.md,
-// ...).
+// sluice docs: the reference pages that are generated from tables in the code, as docs/options.md.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>

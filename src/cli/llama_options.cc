@@ -25,13 +25,15 @@ std::string cache_type(const std::string& value) {
   if (value == "f32") return "float32";
   if (value == "f16") return "float16";
   if (value == "bf16") return "bfloat16";
-  throw UsageError(fmt::format(
-      "--cache-type-k: '{}' is not supported (expected one of: f32, f16, bf16; or --kv-cache-dtype int8 or fp8)",
-      value));
+  throw UsageError(
+      fmt::format("--cache-type-k, --cache-type-v: '{}' is not supported (expected one of: f32, f16, bf16; or "
+                  "--kv-cache-dtype int8 or fp8)",
+                  value));
 }
 
 std::string default_is_zero(const std::string& value) { return value == "-1" ? "0" : value; }
 
+// The reader of options takes k as a thousand.
 std::string seconds_as_ms(const std::string& value) { return value + "k"; }
 
 constexpr ForeignOption kOptions[] = {

@@ -75,10 +75,9 @@ Downloaded models; HF_HOME and HF_HUB_CACHE name other folders.
 
 std::string manual_page(const std::vector<CommandEntry>& tree) {
   std::string out = fmt::format(
-      ".\\\" Made by `sluice man`.\n.TH SLUICE 1 \"\" \"sluice {}\" \"User Commands\"\n.SH NAME\nsluice \\- run and "
-      "serve "
-      "large language models\n.SH SYNOPSIS\n.B sluice\n.I COMMAND\n.RI [ OPTIONS ]\n.SH DESCRIPTION\n{}\n.SH "
-      "COMMANDS\n",
+      ".\\\" Made by `sluice man`.\n.TH SLUICE 1 \"\" \"sluice {}\" \"User Commands\"\n.SH NAME\n"
+      "sluice \\- run and serve large language models\n.SH SYNOPSIS\n.B sluice\n.I COMMAND\n.RI [ OPTIONS ]\n"
+      ".SH DESCRIPTION\n{}\n.SH COMMANDS\n",
       kVersion, roff(tree.front().help));
   for (const CommandEntry& command : tree) {
     if (command.path.empty()) continue;
