@@ -233,6 +233,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .set = assign<&ChatFields::top_logprobs>},
     tool_choice_row(set_tool_choice),
     parallel_tool_calls_row(),
+    refused("best_of", "[1]"),
     refused("audio"),
     refused("modalities", R"([["text"]])"),
     refused("prediction"),
