@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -28,8 +29,10 @@ Machine& machine() { return Machine::get(); }
 const std::string& model_folder() {
   static const testing::TempFolder folder;
   static const std::string path = [] {
-    write_model_files(folder.path().string(), 4096);
-    return folder.path().string();
+    const std::string name = folder / "simulated";  // answers depend on the folder's name
+    std::filesystem::create_directory(name);
+    write_model_files(name, 4096);
+    return name;
   }();
   return path;
 }
