@@ -40,17 +40,18 @@ struct Question {
   Answer answer;
 };
 
-Question make_question(const World& world, int64_t most_tokens) {
+// `lasting`: it takes as long as the context allows, in most cases.
+Question make_question(const World& world, int64_t most_tokens, bool lasting = false) {
   Question q;
   const int64_t context = world.plan.engine.max_model_len;
   q.n = chance(30) ? static_cast<int>(draw(1, std::min(4, world.plan.engine.max_num_seqs))) : 1;
   q.stream = chance(50);
   q.chat = chance(40);
-  const int64_t tokens = draw(1, std::min(most_tokens, context / 2));
+  const int64_t tokens = draw(lasting ? context / 4 : 1, std::min(most_tokens, context / 2));
   // Some begin alike, so that the prefix cache has something to find.
   std::string text = chance(50) ? std::string(static_cast<size_t>(draw(1, context / 4)), 'x') : "";
   text += random_text(draw(1, std::max<int64_t>(1, context / 4 - static_cast<int64_t>(text.size()) - 8)));
-  const bool past_end = chance(20);
+  const bool past_end = chance(lasting ? 80 : 20);
   Json body = {{"max_tokens", tokens}, {"temperature", 0}, {"n", q.n}, {"stream", q.stream}};
   if (past_end) body["ignore_eos"] = true;
   std::string prompt = text;
@@ -194,11 +195,7 @@ bool read_answers(World& world, TestClient& client, const std::vector<Question>&
     if (whole || (response.status == 503 && response.body.find("connections") == std::string::npos)) {
       progress = machine().now();
     }
-    if (whole || response.status != 0) {
-      world.ledger.answered(entries[i]);
-    } else {
-      world.ledger.left(entries[i], kSecond + 20 * world.plan.weather.lateness);
-    }
+    world.ledger.left(entries[i], world.plan.notice());
   }
   return usable;
 }
@@ -223,7 +220,6 @@ uint64_t Ledger::expect(int sequences) {
   entries_[next_] = {.sequences = sequences};
   return next_++;
 }
-void Ledger::answered(uint64_t entry) { left(entry, kSecond); }  // the engine's count is that of the last step
 void Ledger::left(uint64_t entry, int64_t noticed_within) {
   const auto found = entries_.find(entry);
   if (found != entries_.end()) found->second.until = machine().now() + noticed_within;
@@ -316,11 +312,10 @@ void leaving_client(World& world, int number) {
     pause(300 * kMillisecond);
     TestClient client(world.port);
     if (!client.connected()) return;
-    const Question q = make_question(world, world.plan.engine.max_model_len);
+    const Question q = make_question(world, world.plan.engine.max_model_len, true);
     const uint64_t entry = world.ledger.expect(q.n);
     ++world.counts.hostile;
     send_in_pieces(client, request_text(q), 5 * kMillisecond);
-    int64_t noticed = kSecond + 20 * world.plan.weather.lateness;
     if (chance(40)) {  // bytes behind the request, from which the server must not lose sight of the end
       const bool much = chance(50);
       const std::string more =
@@ -331,7 +326,7 @@ void leaving_client(World& world, int number) {
     if (chance(50)) client.fill(static_cast<int>(draw(1, 200)));
     leave(client);
     ++world.counts.left;
-    world.ledger.left(entry, noticed);
+    world.ledger.left(entry, world.plan.notice());
   }
 }
 
@@ -341,7 +336,7 @@ void slow_client(World& world, int number) {
     pause(300 * kMillisecond);
     TestClient client(world.port, static_cast<int>(draw(64, 1024)));
     if (!client.connected()) return;
-    const Question q = make_question(world, world.plan.engine.max_model_len);
+    const Question q = make_question(world, world.plan.engine.max_model_len, true);
     const std::string text = request_text(q);
     ++world.counts.hostile;
     if (chance(40)) {  // writes slowly, and perhaps stops
@@ -354,7 +349,7 @@ void slow_client(World& world, int number) {
       const uint64_t entry = world.ledger.expect(at == text.size() ? q.n : 0);
       if (chance(50)) client.closed_by_server(static_cast<int>(draw(100, 120'000)));
       client.close();
-      world.ledger.left(entry, kSecond + 20 * world.plan.weather.lateness);
+      world.ledger.left(entry, world.plan.notice());
       continue;
     }
     const uint64_t entry = world.ledger.expect(q.n);
@@ -366,7 +361,7 @@ void slow_client(World& world, int number) {
     }
     leave(client);
     ++world.counts.left;
-    world.ledger.left(entry, kSecond + 20 * world.plan.weather.lateness);
+    world.ledger.left(entry, world.plan.notice());
   }
 }
 
@@ -400,7 +395,7 @@ void garbage_client(World& world, int number) {
     if (chance(50)) client.finish_writing();
     if (chance(70)) client.closed_by_server(static_cast<int>(draw(1, 3000)));
     leave(client);
-    world.ledger.left(entry, kSecond + 20 * world.plan.weather.lateness);
+    world.ledger.left(entry, world.plan.notice());
   }
 }
 
@@ -460,7 +455,7 @@ void bomb_client(World& world, int number) {
     client.send(post_text("/v1/completions", dump_json(body)));
     client.closed_by_server(static_cast<int>(draw(100, 60'000)));
     leave(client);
-    world.ledger.left(entry, kSecond + 20 * world.plan.weather.lateness);
+    world.ledger.left(entry, world.plan.notice());
   }
 }
 

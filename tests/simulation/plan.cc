@@ -28,7 +28,7 @@ void draw_engine(Draw& draw, Plan& plan) {
   EngineOptions& o = plan.engine;
   o.threads = 1;
   o.backend = "reference";
-  o.max_model_len = draw.integer(64, 384);
+  o.max_model_len = draw.integer(64, draw.chance(50) ? 1024 : 256);
   o.max_num_seqs = draw.integer(1, 24);
   o.max_num_batched_tokens = draw.integer(8, 256);
   o.max_num_queued_reqs = draw.integer(4, 48);
@@ -40,7 +40,7 @@ void draw_engine(Draw& draw, Plan& plan) {
   const int blocks = draw.chance(30) ? one + draw.integer(0, one) : one * o.max_num_seqs;
   constexpr int kTokenBytes = 16;  // keys and values of the simulated model
   o.kv_cache_memory_bytes = int64_t{blocks} * o.block_size * kTokenBytes;
-  plan.pace = {.per_step = draw.between(100 * kMicrosecond, 4 * kMillisecond),
+  plan.pace = {.per_step = draw.between(100 * kMicrosecond, 8 * kMillisecond),
                .per_token = draw.between(0, 20 * kMicrosecond)};
 }
 
@@ -88,6 +88,11 @@ int64_t Plan::patience() const {
   const int64_t steps = engine.max_model_len + engine.max_model_len * batch / engine.max_num_batched_tokens + 1;
   const int64_t step = pace.per_step + pace.per_token * engine.max_num_batched_tokens + weather.lateness / 20;
   return 5 * kSecond + rounds * steps * step * (fit < engine.max_num_seqs ? 3 : 1) + 20 * weather.lateness;
+}
+
+int64_t Plan::notice() const {
+  const int64_t step = pace.per_step + pace.per_token * engine.max_num_batched_tokens;
+  return 250 * kMillisecond + 4 * step + 20 * weather.lateness;
 }
 
 Plan make_plan(uint64_t seed) {

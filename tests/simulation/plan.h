@@ -28,6 +28,8 @@ struct Plan {
   bool crowded() const { return uploads + idle > 0; }
   // The longest that a request of an honest client may take, in nanoseconds: everything that may wait before it.
   int64_t patience() const;
+  // The time within which the engine has stopped working for a client that left.
+  int64_t notice() const;
 };
 
 Plan make_plan(uint64_t seed);

@@ -29,7 +29,7 @@ struct Counts {
 class Ledger {
  public:
   uint64_t expect(int sequences);
-  void answered(uint64_t entry);
+  // The client has its answer, or has left.
   void left(uint64_t entry, int64_t noticed_within);
   int64_t sequences();  // that may be in the engine now
 
