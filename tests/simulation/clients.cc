@@ -277,7 +277,8 @@ void ask_once(World& world) {
   const uint64_t before = world.counts.answered;
   int64_t progress = 0;
   read_answers(world, client, questions, entries, progress);
-  expect(world.counts.answered == before + 1, "the server does not serve any more");
+  expect(world.counts.answered == before + 1, "the server does not serve any more ({} refusals, {} cuts)",
+         world.counts.refused, world.counts.cut);
 }
 
 void expect_metric(World& world, const std::string& name, int wanted, int64_t patience) {
@@ -435,25 +436,30 @@ void idle_clients(World& world) {
   }
 }
 
+// Asks for more sequences than may wait. If the server has not refused them soon after it began to answer, it has taken
+// all of them.
 void bomb_client(World& world, int number) {
   machine().current().address = kHostileNetwork + 0x500 + static_cast<uint32_t>(number);
-  const int n = world.plan.engine.max_num_seqs;
+  const EngineOptions& o = world.plan.engine;
   while (!world.over()) {
     pause(kSecond);
     TestClient client(world.port);
     if (!client.connected()) return;
     ++world.counts.hostile;
+    const int n = o.max_num_seqs;
+    const int64_t count = draw(1, std::min(2 * o.max_num_queued_reqs, 2048 / n)), tokens = o.max_model_len / 2;
     Json prompts = Json::array();
-    const int64_t count = draw(1, std::max(1, std::min(500, 2048 / n)));
     for (int64_t i = 0; i < count; ++i) prompts.push_back(random_text(3));
-    const Json body = {{"prompt", prompts},
-                       {"n", n},
-                       {"max_tokens", world.plan.engine.max_model_len / 2},
-                       {"ignore_eos", true},
-                       {"stream", chance(50)}};
+    const Json body = {{"prompt", prompts}, {"n", n}, {"max_tokens", tokens}, {"ignore_eos", true}, {"stream", true}};
     const uint64_t entry = world.ledger.expect(static_cast<int>(count) * n);
+    const int64_t begin = machine().now();
     client.send(post_text("/v1/completions", dump_json(body)));
-    client.closed_by_server(static_cast<int>(draw(100, 60'000)));
+    if (client.read_until("\r\n", static_cast<int>(draw(100, 60'000))).starts_with("HTTP/1.1 200")) {
+      const bool refused = client.closed_by_server(static_cast<int>(world.plan.notice() / kMillisecond));
+      const int64_t rounds = (machine().now() - begin) / (tokens * world.plan.pace.per_step);
+      const int64_t most = o.max_num_queued_reqs + o.max_num_seqs * (rounds + 2);
+      expect(refused || count * n <= most, "{} sequences are accepted, expected at most {}", count * n, most);
+    }
     leave(client);
     world.ledger.left(entry, world.plan.notice());
   }

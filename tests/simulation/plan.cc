@@ -105,7 +105,7 @@ Plan make_plan(uint64_t seed) {
   if (draw.chance(70)) plan.leavers = draw.integer(1, 6);
   if (draw.chance(50)) plan.slow = draw.integer(1, 4);
   if (draw.chance(50)) plan.garbage = draw.integer(1, 4);
-  if (draw.chance(30)) plan.uploads = draw.integer(4, 16);
+  if (draw.chance(30)) plan.uploads = draw.integer(4, 32);
   if (draw.chance(30)) plan.idle = plan.server.max_connections + draw.integer(0, 40);
   if (draw.chance(40)) plan.bombs = draw.integer(1, 3);
   if (plan.idle > 0)

@@ -39,9 +39,8 @@ const std::string& model_folder() {
 
 // Bytes that the server may hold for its clients beyond what it needs anyway.
 int64_t memory_bound(const Plan& plan) {
-  constexpr int64_t kBase = 8 << 20, kPerConnection = 256 << 10;
-  // A body grows in a string of up to twice its size, and its JSON values take more.
-  constexpr int64_t kPerBodyByte = 4;
+  constexpr int64_t kBase = 1 << 20, kPerConnection = 256 << 10;
+  constexpr int64_t kPerBodyByte = 3;  // a body grows in a string of up to twice its size
   return kBase + plan.server.max_total_body_bytes * kPerBodyByte + plan.server.max_connections * kPerConnection;
 }
 
@@ -79,7 +78,7 @@ class Run {
       served_ = true;
     });
     machine().current().faulty = false;
-    idle_bytes_ = memory_use().bytes;
+    idle_bytes_ = memory_use().faulty_bytes;
     machine().weather() = world_.plan.weather;
     machine().watch([this] { watch(); });
   }
@@ -110,7 +109,7 @@ class Run {
       machine().fail(fmt::format("the engine has {} sequences, but clients wait for {}", in_engine, expected));
     }
     if (health.failed) machine().fail("the engine failed");
-    const int64_t bytes = memory_use().bytes - idle_bytes_, bound = memory_bound(world_.plan);
+    const int64_t bytes = memory_use().faulty_bytes - idle_bytes_, bound = memory_bound(world_.plan);
     if (bytes > bound) machine().fail(fmt::format("{} bytes of memory, expected at most {}", bytes, bound));
   }
 
@@ -138,6 +137,11 @@ class Run {
     Weather calm;
     calm.preempt = world_.plan.weather.preempt;
     machine().weather() = calm;
+    const int64_t begin = machine().now();
+    for (Health health = engine_->health(); health.running + health.waiting > 0; health = engine_->health()) {
+      if (machine().now() > begin + world_.plan.notice()) machine().fail("the engine works for nobody");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     const int64_t patience = (world_.plan.server.keep_alive_timeout_ms / 1000 + 5) * kSecond;
     expect_metric(world_, "http_connections", 1, patience);
     expect_metric(world_, "http_request_body_bytes", 0, kSecond);

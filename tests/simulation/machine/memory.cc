@@ -29,11 +29,14 @@ constexpr size_t kAlign = 16;
 // Lies before every block.
 struct Header {
   uint32_t size_class;
-  uint16_t arena, counted;
+  uint16_t arena;
+  uint16_t counted;  // 0: not; kFaulty: for a faulty thread, too
   uint64_t size : 37;
   uint64_t number : 27;  // of the allocation, if it is counted
 };
 static_assert(sizeof(Header) == kAlign);
+
+constexpr uint16_t kCounted = 1, kFaulty = 2;
 
 struct Free {
   Free* next;
@@ -104,12 +107,15 @@ void* allocate(size_t size) {
   } else {
     header = reinterpret_cast<Header*>(fresh(running, sizeof(Header) + size_of(size_class)));
   }
-  *header = {size_class, running, running && machine->current().inside == 0, size, 0};
+  const bool counted = running && machine->current().inside == 0;
+  const uint16_t how = !counted ? 0 : machine->current().faulty ? kFaulty : kCounted;
+  *header = {size_class, running, how, size, 0};
   if (header->counted != 0) {
     header->number = ++use.allocations;
     if (use.allocations == stop_at) std::raise(SIGTRAP);
     ++use.blocks;
     use.bytes += static_cast<int64_t>(size);
+    if (how == kFaulty) use.faulty_bytes += static_cast<int64_t>(size);
   }
   return header + 1;
 }
@@ -134,6 +140,7 @@ void release(void* memory) {
   if (header->counted != 0) {
     --use.blocks;
     use.bytes -= static_cast<int64_t>(header->size);
+    if (header->counted == kFaulty) use.faulty_bytes -= static_cast<int64_t>(header->size);
     header->counted = 0;
   }
   auto* block = static_cast<Free*>(memory);

@@ -9,6 +9,7 @@ namespace sluice::simulation {
 
 struct MemoryUse {
   int64_t blocks = 0, bytes = 0;  // allocated and not freed, without the machine's own
+  int64_t faulty_bytes = 0;       // those that faulty threads allocated
   uint64_t refused = 0;           // allocations that failed on purpose
   uint64_t allocations = 0;       // so far
 };
