@@ -28,7 +28,9 @@ void draw_engine(Draw& draw, Plan& plan) {
   EngineOptions& o = plan.engine;
   o.threads = 1;
   o.backend = "reference";
-  o.max_model_len = draw.integer(64, draw.chance(50) ? 1024 : 256);
+  // Answers to bombs must last, so that it shows how many run at a time.
+  const bool lasting = plan.bombs > 0;
+  o.max_model_len = draw.integer(lasting ? 512 : 64, lasting || draw.chance(50) ? 1024 : 256);
   o.max_num_seqs = draw.integer(1, 24);
   o.max_num_batched_tokens = draw.integer(8, 256);
   o.max_num_queued_reqs = draw.integer(4, 48);
@@ -40,7 +42,7 @@ void draw_engine(Draw& draw, Plan& plan) {
   const int blocks = draw.chance(30) ? one + draw.integer(0, one) : one * o.max_num_seqs;
   constexpr int kTokenBytes = 16;  // keys and values of the simulated model
   o.kv_cache_memory_bytes = int64_t{blocks} * o.block_size * kTokenBytes;
-  plan.pace = {.per_step = draw.between(100 * kMicrosecond, 8 * kMillisecond),
+  plan.pace = {.per_step = draw.between(lasting ? 2 * kMillisecond : 100 * kMicrosecond, 8 * kMillisecond),
                .per_token = draw.between(0, 20 * kMicrosecond)};
 }
 
@@ -98,16 +100,16 @@ int64_t Plan::notice() const {
 Plan make_plan(uint64_t seed) {
   Draw draw(seed);
   Plan plan;
-  draw_engine(draw, plan);
-  draw_server(draw, plan);
-  draw_weather(draw, plan);
   plan.honest = draw.integer(1, 5);
   if (draw.chance(70)) plan.leavers = draw.integer(1, 6);
   if (draw.chance(50)) plan.slow = draw.integer(1, 4);
   if (draw.chance(50)) plan.garbage = draw.integer(1, 4);
   if (draw.chance(30)) plan.uploads = draw.integer(4, 32);
-  if (draw.chance(30)) plan.idle = plan.server.max_connections + draw.integer(0, 40);
   if (draw.chance(40)) plan.bombs = draw.integer(1, 3);
+  draw_engine(draw, plan);
+  draw_server(draw, plan);
+  draw_weather(draw, plan);
+  if (draw.chance(30)) plan.idle = plan.server.max_connections + draw.integer(0, 40);
   if (plan.idle > 0)
     plan.weather.no_descriptor = 0;  // they would wait to be accepted for long, and so would all others
   plan.shuts_down_early = draw.chance(15);

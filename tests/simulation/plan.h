@@ -26,6 +26,7 @@ struct Plan {
 
   bool faults() const { return weather.no_memory > 0; }
   bool crowded() const { return uploads + idle > 0; }
+  int active() const { return honest + leavers + slow + garbage + uploads + bombs; }  // clients that send
   // The longest that a request of an honest client may take, in nanoseconds: everything that may wait before it.
   int64_t patience() const;
   // The time within which the engine has stopped working for a client that left.
