@@ -13,11 +13,12 @@ int main(int argc, char** argv) {
   CLI::App app("Runs the server over a simulated model, machine and network, from seeds. Prints the seed that fails.");
   uint64_t seed = 1, events = 1'000'000, per_seed = 30'000;
   uint64_t allocation = 0;
-  bool once = false, keep_going = false;
+  bool once = false, keep_going = false, traces = false;
   app.add_option("--seed", seed, "first seed");
   app.add_option("--events", events, "events of all seeds together");
   app.add_option("--events-per-seed", per_seed, "events of one seed");
   app.add_flag("--once", once, "run only the first seed");
+  app.add_flag("--traces", traces, "print the trace of each seed");
   app.add_flag("--keep-going", keep_going, "go on after a seed that fails");
   app.add_option("--stop-at-allocation", allocation, "raise SIGTRAP there, for a debugger that follows the child");
   CLI11_PARSE(app, argc, argv);
@@ -35,7 +36,7 @@ int main(int argc, char** argv) {
       if (!keep_going) return 1;
       ++failed;
     }
-    if (once) fmt::print("trace {:016x}\n", result.trace);
+    if (once || traces) fmt::print("seed {} trace {:016x}\n", seed, result.trace);
     done += std::max<uint64_t>(result.events, 1);
     simulated += result.seconds;
     counts += result.counts;

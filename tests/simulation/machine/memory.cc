@@ -18,7 +18,7 @@ namespace sluice::simulation {
 namespace {
 
 MemoryUse use;
-uint64_t stop_at = 0;
+uint64_t stop_at = 0, refuse_at = 0;
 
 #if !defined(__SANITIZE_ADDRESS__)
 
@@ -84,9 +84,13 @@ char* fresh(int arena, size_t size) {
 
 bool refuse() {
   Machine* machine = Machine::made();
-  if (machine == nullptr || !machine->started() || machine->weather().no_memory == 0) return false;
+  if (machine == nullptr || !machine->started()) return false;
+  if (machine->weather().no_memory == 0 && refuse_at == 0) return false;
   const Fiber& fiber = machine->current();
-  if (!fiber.faulty || fiber.inside > 0 || !machine->chance(machine->weather().no_memory)) return false;
+  if (!fiber.faulty || fiber.inside > 0) return false;
+  const bool chosen = refuse_at > 0 && use.allocations + 1 >= refuse_at;
+  if (!chosen && !machine->chance(machine->weather().no_memory)) return false;
+  refuse_at = 0;
   ++use.refused;
   return true;
 }
@@ -154,6 +158,8 @@ void release(void* memory) {
 }  // namespace
 
 MemoryUse memory_use() { return use; }
+
+void refuse_allocation(uint64_t number) { refuse_at = number; }
 
 void stop_at_allocation(uint64_t number) { stop_at = number; }
 

@@ -17,6 +17,8 @@ MemoryUse memory_use();  // nothing but zeros under AddressSanitizer, which has 
 
 // The numbers of the first blocks that were allocated after the first `since` ones and are not freed.
 std::vector<uint64_t> blocks_since(uint64_t since);
+// This allocation of a faulty thread fails, or the first one after it. 0: none.
+void refuse_allocation(uint64_t number);
 // Raises SIGTRAP when this allocation begins, so that a debugger shows who made it.
 void stop_at_allocation(uint64_t number);
 

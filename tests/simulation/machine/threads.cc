@@ -43,13 +43,15 @@ Lock& lock_of(pthread_rwlock_t* l) { return *reinterpret_cast<Lock*>(l); }
 
 int wait_for(pthread_cond_t* c, pthread_mutex_t* m, int64_t deadline) {
   Machine& all = machine();
-  pthread_mutex_unlock(m);
   bool woken = true;
-  // Between unlock and wait nobody else has run: yield() is not called inside.
-  if (!all.chance(all.weather().spurious)) {
-    ++waiters(c).count;
-    woken = all.wait(c, "a condition", deadline);
-    --waiters(c).count;
+  {
+    const Inside inside;  // nobody may run between the unlock and the wait: a signal would be lost
+    pthread_mutex_unlock(m);
+    if (!all.chance(all.weather().spurious)) {
+      ++waiters(c).count;
+      woken = all.wait(c, "a condition", deadline);
+      --waiters(c).count;
+    }
   }
   pthread_mutex_lock(m);
   return woken ? 0 : ETIMEDOUT;
