@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -78,6 +79,7 @@ class Run {
       served_ = true;
     });
     machine().current().faulty = false;
+    expect_metric(world_, "http_connections", 1, kSecond);  // it has begun: run() may throw before
     idle_bytes_ = memory_use().faulty_bytes;
     machine().weather() = world_.plan.weather;
     machine().watch([this] { watch(); });
@@ -231,6 +233,7 @@ Result run_here(uint64_t seed, uint64_t events) {
 
 Result run_seed(uint64_t seed, uint64_t events) {
   model_folder();
+  ::signal(SIGHUP, SIG_DFL);  // the server looks whether it is ignored
   const Silence silence;
   warm_up();
   int ends[2];
