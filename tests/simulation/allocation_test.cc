@@ -21,7 +21,6 @@
 #include "simulation/machine/memory.h"
 #include "simulation/model.h"
 #include "sluice/error.h"
-#include "support/sanitized.h"
 #include "support/temp_folder.h"
 
 namespace sluice::simulation {
@@ -94,7 +93,6 @@ void for_each_n(const std::function<int64_t()>& counted, const std::function<boo
 class Allocations : public ::testing::Test {
  protected:
   Allocations() {
-    if (kSanitized) return;
     log::set_level(log::Level::kOff);
     warm = false;
     write_model_files(folder_.path().string(), 256);
@@ -135,7 +133,6 @@ void load_with_failures(const EngineOptions& options) {
 }
 
 TEST_F(Allocations, LoadingTheBundledModel) {
-  if (kSanitized) GTEST_SKIP() << "AddressSanitizer has its own allocator";
   EngineOptions options;
   options.model = "models/minnow-6m";
   options.backend = "reference";
@@ -145,7 +142,6 @@ TEST_F(Allocations, LoadingTheBundledModel) {
 }
 
 TEST_F(Allocations, LoadingTheSimulatedModel) {
-  if (kSanitized) GTEST_SKIP() << "AddressSanitizer has its own allocator";
   EngineOptions options;
   options.model = folder_.path().string();
   options.backend = "reference";
@@ -258,7 +254,6 @@ class Serving {
 };
 
 TEST_F(Allocations, Serving) {
-  if (kSanitized) GTEST_SKIP() << "AddressSanitizer has its own allocator";
   Serving serving(folder_.path().string());
   serving.run(0);
   machine().stop();

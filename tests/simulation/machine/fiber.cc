@@ -10,10 +10,6 @@
 
 #include "base/check.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
-
 // Saves the callee-saved registers of the System V ABI and exchanges the stack pointers.
 asm(R"(
 .text
@@ -49,9 +45,6 @@ namespace sluice::simulation {
 namespace {
 
 constexpr size_t kStackBytes = 512 << 10;
-
-Fiber* entered = nullptr;  // the fiber that runs
-[[maybe_unused]] Fiber* left = nullptr;
 
 // The executable's thread-local variables.
 struct Locals {
@@ -118,48 +111,18 @@ Fiber::Fiber(int i, std::string n, Body b, void* a)
   std::memset(words, 0, kWords * sizeof(uint64_t));
   constexpr uint64_t kControl = uint64_t{0x037f} << 32 | 0x1f80;
   words[0] = kControl;
-  words[7] = reinterpret_cast<uint64_t>(&Fiber::enter);
+  words[7] = reinterpret_cast<uint64_t>(&run_fiber);
   top_ = words;
-  bottom_ = stack_->memory;
-  size_ = kStackBytes;
-}
-
-void Fiber::enter() noexcept {
-  entered->finish_switch();
-  run_fiber();
 }
 
 Fiber::~Fiber() = default;
-
-// AddressSanitizer wants to know the stack that is entered. It tells the bounds of the one that was left.
-void Fiber::start_switch([[maybe_unused]] Fiber& from) {
-#if defined(__SANITIZE_ADDRESS__)
-  left = &from;
-  __sanitizer_start_switch_fiber(from.done ? nullptr : &from.fake_stack_, bottom_, size_);
-#endif
-}
-
-void Fiber::finish_switch() {
-#if defined(__SANITIZE_ADDRESS__)
-  const void* bottom = nullptr;
-  size_t size = 0;
-  __sanitizer_finish_switch_fiber(fake_stack_, &bottom, &size);
-  if (left->id == 0) {
-    left->bottom_ = bottom;
-    left->size_ = size;
-  }
-#endif
-}
 
 void Fiber::resume_from(Fiber& from) {
   std::memcpy(from.locals_.data(), locals().block, locals().size);
   std::memcpy(locals().block, locals_.data(), locals().size);
   from.errno_ = errno;
   errno = errno_;
-  entered = this;
-  start_switch(from);
   sluice_switch_stack(&from.top_, top_);
-  from.finish_switch();
 }
 
 void Fiber::run_exits() {

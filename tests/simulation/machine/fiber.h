@@ -47,18 +47,10 @@ class Fiber {
 
  private:
   struct Stack;
-  void start_switch(Fiber& from);
-  void finish_switch();
-  [[noreturn]] static void enter() noexcept;
-
   std::unique_ptr<Stack> stack_;
   void* top_ = nullptr;  // stack pointer while it does not run
   std::vector<std::byte> locals_;
   int errno_ = 0;
-  // For AddressSanitizer
-  void* fake_stack_ = nullptr;
-  const void* bottom_ = nullptr;
-  size_t size_ = 0;
 };
 
 // Called on a new fiber's stack; does not return. The machine defines it.

@@ -20,8 +20,6 @@ namespace {
 MemoryUse use;
 uint64_t stop_at = 0, refuse_at = 0;
 
-#if !defined(__SANITIZE_ADDRESS__)
-
 constexpr uintptr_t kBase = 0x2000'0000'0000;
 constexpr size_t kSpace = size_t{64} << 30;  // of one arena; reserved, not used
 constexpr size_t kAlign = 16;
@@ -153,8 +151,6 @@ void release(void* memory) {
   first = block;
 }
 
-#endif
-
 }  // namespace
 
 MemoryUse memory_use() { return use; }
@@ -163,9 +159,8 @@ void refuse_allocation(uint64_t number) { refuse_at = number; }
 
 void stop_at_allocation(uint64_t number) { stop_at = number; }
 
-std::vector<uint64_t> blocks_since([[maybe_unused]] uint64_t since) {
+std::vector<uint64_t> blocks_since(uint64_t since) {
   std::vector<uint64_t> out;
-#if !defined(__SANITIZE_ADDRESS__)
   constexpr size_t kMost = 10;
   const Inside inside;
   char* end = arenas[1].next;
@@ -174,13 +169,10 @@ std::vector<uint64_t> blocks_since([[maybe_unused]] uint64_t since) {
     if (header->counted != 0 && header->number > since) out.push_back(header->number);
     at += sizeof(Header) + size_of(header->size_class);
   }
-#endif
   return out;
 }
 
 }  // namespace sluice::simulation
-
-#if !defined(__SANITIZE_ADDRESS__)
 
 using namespace sluice::simulation;
 
@@ -212,5 +204,3 @@ int posix_memalign(void** memory, size_t alignment, size_t size) noexcept {
 }
 
 }  // extern "C"
-
-#endif

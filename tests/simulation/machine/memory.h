@@ -13,7 +13,7 @@ struct MemoryUse {
   uint64_t refused = 0;           // allocations that failed on purpose
   uint64_t allocations = 0;       // so far
 };
-MemoryUse memory_use();  // nothing but zeros under AddressSanitizer, which has its own allocator
+MemoryUse memory_use();
 
 // The numbers of the first blocks that were allocated after the first `since` ones and are not freed.
 std::vector<uint64_t> blocks_since(uint64_t since);
