@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 
+#include "base/folder.h"
 #include "chat/jinja/lexer.h"
 #include "sluice/error.h"
 
@@ -130,9 +131,13 @@ std::optional<ChatTemplate> ChatTemplate::from_folder(const std::string& folder,
     sources["default"] = {read_text(file), file.string()};
   }
   if (const fs::path extra = root / "additional_chat_templates"; fs::is_directory(extra)) {
-    for (const auto& entry : fs::directory_iterator(extra)) {
-      if (entry.path().extension() != ".jinja") continue;
-      sources[entry.path().stem().string()] = {read_text(entry.path()), entry.path().string()};
+    std::error_code unreadable;
+    for (const std::string& name : names_in(extra, unreadable)) {
+      const fs::path file = extra / name;
+      if (file.extension() == ".jinja") sources[file.stem().string()] = {read_text(file), file.string()};
+    }
+    if (unreadable) {
+      throw Error(ErrorCode::kNotFound, fmt::format("{}: {}", extra.string(), unreadable.message()));
     }
   }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/folder.h"
 #include "base/json.h"
 #include "base/thread_pool.h"
 #include "formats/checkpoint_format.h"
@@ -48,10 +49,9 @@ void refuse_adapter(const fs::path& folder) {
   refuse_adapter(path);
   std::vector<std::string> found;
   std::error_code unreadable;
-  for (const fs::directory_entry& file : fs::directory_iterator(path, unreadable)) {
-    if (holds_weights(file.path())) found.push_back(file.path().filename().string());
+  for (const std::string& name : names_in(path, unreadable)) {
+    if (holds_weights(path / name)) found.push_back(name);
   }
-  std::ranges::sort(found);
   if (unreadable) throw Error(ErrorCode::kNotFound, fmt::format("{}: {}", path.string(), unreadable.message()));
   if (found.empty())
     throw Error(ErrorCode::kNotFound,

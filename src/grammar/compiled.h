@@ -29,12 +29,16 @@ class Grammar {
   bool ended(Slot slot) const;
   void forced(Slot slot, std::string& bytes, size_t most) const;
   size_t bytes() const;
+  // Memory ran out while something was computed. Every call but bytes() and close() throws from then on.
+  bool broken() const;
 
  private:
   static constexpr size_t kMostBytes = 64 << 20;        // before a collection
   static constexpr size_t kMostAfterwards = 192 << 20;  // after one: states that are in use, and frames
   static constexpr size_t kCheckEvery = 4096;           // new sets
 
+  template <class Work>
+  auto guarded(Work&& work) const;
   Slot place(StackSet state) const;
   void limit_memory() const;
 
@@ -43,8 +47,9 @@ class Grammar {
   mutable Recognizer recognizer_;
   mutable std::map<const Vocabulary*, MaskMaker> masks_;
   mutable std::vector<StackSet> states_;  // by slot; kDead: free
-  mutable std::vector<Slot> free_;
-  mutable size_t checked_at_ = 0;  // sets when memory was last looked at
+  mutable std::vector<Slot> free_;        // has room for all slots
+  mutable bool broken_ = false;           // what is computed may be half made
+  mutable size_t checked_at_ = 0;         // sets when memory was last looked at
 };
 
 }  // namespace sluice::grammar

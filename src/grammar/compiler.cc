@@ -36,7 +36,12 @@ void Compiler::compile(std::string_view kind, std::string_view text, Callback do
   {
     const std::scoped_lock lock(mutex_);
     Key key{kind, text};
-    const auto found = kept_.find(key);
+    auto found = kept_.find(key);
+    if (found != kept_.end() && is_broken(*found->second.grammar)) {
+      ages_.erase(found->second.age);
+      kept_.erase(found);
+      found = kept_.end();
+    }
     if (found == kept_.end()) {
       const auto [waiting, first] = waiting_.try_emplace(std::move(key));
       waiting->second.push_back(std::move(done));

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/ascii.h"
+#include "base/folder.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -141,12 +142,11 @@ std::string resolve_model_path(const std::string& model) {
                 fmt::format("{}: not a local file or folder, and not in the Hugging Face cache ({} does not exist)",
                             model, (hub_cache_folder() / name->folder() / "refs" / name->revision).string()));
   }
-  std::vector<std::string> files;
-  bool other_weights = false;
-  for (const fs::directory_entry& entry : fs::directory_iterator(*snapshot, ignored)) {
-    files.push_back(entry.path().filename().string());
-    other_weights = other_weights || entry.path().extension() == ".safetensors" || entry.path().extension() == ".bin";
-  }
+  const std::vector<std::string> files = names_in(*snapshot, ignored);
+  const bool other_weights = std::ranges::any_of(files, [](const std::string& file) {
+    const fs::path ending = fs::path(file).extension();
+    return ending == ".safetensors" || ending == ".bin";
+  });
   if (name->quantization.empty() && other_weights) return snapshot->string();
   const auto chosen = choose_gguf(files, name->quantization);
   if (!chosen.empty()) return (*snapshot / chosen.front()).string();

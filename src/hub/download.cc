@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/folder.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "hub/blob.h"
@@ -317,8 +318,8 @@ class Download {
 bool has_weights(const fs::path& snapshot, const HubName& name) {
   std::vector<std::string> files;
   std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(snapshot, ignored)) {
-    if (fs::exists(entry.path(), ignored)) files.push_back(entry.path().filename().string());
+  for (const std::string& file : names_in(snapshot, ignored)) {
+    if (fs::exists(snapshot / file, ignored)) files.push_back(file);
   }
   if (!name.quantization.empty()) return !choose_gguf(files, name.quantization).empty();
   return std::ranges::any_of(files, [](const std::string& file) {

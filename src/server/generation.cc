@@ -3,6 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <new>
+#include <thread>
+
 #include "base/log.h"
 
 namespace sluice::server {
@@ -41,6 +44,23 @@ ApiError aborted(const std::optional<std::chrono::steady_clock::time_point>& dea
           .code = "deadline_exceeded",
           .type = "server_error"};
 }
+
+namespace {
+
+// The engine needs a little memory to take the message. Others may free some in the meantime.
+void cancel_request(Engine& engine, RequestId id) {
+  constexpr int kAttempts = 10;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return engine.cancel(id);
+    } catch (const std::bad_alloc&) {
+      if (attempt == kAttempts) throw;
+      std::this_thread::yield();
+    }
+  }
+}
+
+}  // namespace
 
 Generation::Generation(std::shared_ptr<Engine> engine, GenerationJob job, std::shared_ptr<HttpReply> reply,
                        std::shared_ptr<RunningGenerations> running)
@@ -84,6 +104,7 @@ RequestId Generation::submit(size_t prompt) {
 
 void Generation::submit() {
   const size_t prompts = open_;  // drain() counts it down
+  ids_.reserve(prompts);         // no request may get lost between the engine and the list
   for (size_t i = 0; i < prompts; ++i) {
     RequestId id = 0;
     try {
@@ -99,7 +120,7 @@ void Generation::submit() {
       ids_.push_back(id);
       cancelled = cancelled_;
     }
-    if (cancelled) return engine_->cancel(id);
+    if (cancelled) return cancel_request(*engine_, id);
   }
 }
 
@@ -122,13 +143,16 @@ void Generation::detach() {
 }
 
 void Generation::cancel() {
-  std::vector<RequestId> ids;
-  {
-    const std::lock_guard lock(mutex_);
-    cancelled_ = true;
-    ids = ids_;
+  for (size_t i = 0;; ++i) {
+    RequestId id = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      cancelled_ = true;
+      if (i >= ids_.size()) return;
+      id = ids_[i];
+    }
+    cancel_request(*engine_, id);
   }
-  for (const RequestId id : ids) engine_->cancel(id);
 }
 
 // On the engine's thread: must not throw.

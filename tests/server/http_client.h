@@ -113,7 +113,7 @@ class TestClient {
   TestResponse read_response(bool head = false, int timeout_ms = 10'000) {
     TestResponse response;
     std::string text = read_until("\r\n\r\n", timeout_ms);
-    if (!text.starts_with("HTTP/1.1 ")) return response;
+    if (!text.starts_with("HTTP/1.1 ") || !text.ends_with("\r\n\r\n")) return response;
     response.status = std::stoi(text.substr(9, 3));
     size_t at = text.find("\r\n") + 2;
     while (at < text.size()) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/mmap.h"
 #include "formats/checkpoint_format.h"
@@ -36,10 +37,9 @@ Part parse_part(const std::string& file_name) {
 std::vector<fs::path> gguf_files(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code unreadable;
-  for (const fs::directory_entry& file : fs::directory_iterator(folder, unreadable)) {
-    if (file.path().extension() == ".gguf") files.push_back(file.path());
+  for (const std::string& name : names_in(folder, unreadable)) {
+    if (fs::path(name).extension() == ".gguf") files.push_back(folder / name);
   }
-  std::ranges::sort(files);
   return files;
 }
 

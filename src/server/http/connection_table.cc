@@ -2,6 +2,7 @@
 #include "server/http/connection_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/http/connection.h"
 
@@ -52,7 +53,8 @@ bool ConnectionTable::close_longest(std::list<Entry*>& queue) {
 void ConnectionTable::add(Entry& entry) {
   const std::lock_guard lock(mutex_);
   int& of_network = networks_[entry.network];
-  entries_.insert(&entry);
+  entries_.splice(entries_.end(), entry.own_member, entry.member);
+  entry.added = true;
   ++of_network;
   if (entry.place != Place::kNormal) ++reserved_;
 }
@@ -60,7 +62,8 @@ void ConnectionTable::add(Entry& entry) {
 void ConnectionTable::remove(Entry& entry) noexcept {
   set_waiting(entry, false);
   const std::lock_guard lock(mutex_);
-  if (entries_.erase(&entry) == 0) return;
+  if (!std::exchange(entry.added, false)) return;
+  entry.own_member.splice(entry.own_member.end(), entries_, entry.member);
   if (const auto found = networks_.find(entry.network); --found->second == 0) networks_.erase(found);
   if (entry.place != Place::kNormal) --reserved_;
 }

@@ -9,7 +9,6 @@
 #include <list>
 #include <map>
 #include <mutex>
-#include <unordered_set>
 
 namespace sluice::server {
 
@@ -44,9 +43,10 @@ class ConnectionTable {
 
    private:
     friend class ConnectionTable;
-    std::list<Entry*> own{this};  // holds the node while it is in no queue, so that moving it allocates nothing
-    std::list<Entry*>::iterator node = own.begin();
-    bool waiting = false;
+    // Hold the nodes while they are in no list of the table, so that moving them allocates nothing.
+    std::list<Entry*> own{this}, own_member{this};
+    std::list<Entry*>::iterator node = own.begin(), member = own_member.begin();
+    bool waiting = false, added = false;
   };
 
   static Network network_of(const boost::asio::ip::address& address);
@@ -73,7 +73,7 @@ class ConnectionTable {
 
   const Limits limits_;
   mutable std::mutex mutex_;
-  std::unordered_set<Entry*> entries_;
+  std::list<Entry*> entries_;                    // all, the oldest first
   std::list<Entry*> waiting_, reserve_waiting_;  // the longest-waiting connection first
   std::map<Network, int> networks_;              // connections of each
   int reserved_ = 0;                             // connections in a reserve place

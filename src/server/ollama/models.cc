@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/folder.h"
 #include "base/sha256.h"
 #include "server/endpoint.h"
 #include "server/engine_request.h"
@@ -22,9 +23,10 @@ uint64_t size_of(const ModelInfo& model) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(model.path, ignored)) return std::filesystem::file_size(model.path, ignored);
   uint64_t bytes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(model.path, ignored)) {
-    if (!entry.is_regular_file(ignored)) continue;
-    const uint64_t size = entry.file_size(ignored);
+  for (const std::string& name : names_in(model.path, ignored)) {
+    const std::filesystem::path file = std::filesystem::path(model.path) / name;
+    if (!std::filesystem::is_regular_file(file, ignored)) continue;
+    const uint64_t size = std::filesystem::file_size(file, ignored);
     if (!ignored) bytes += size;
   }
   return bytes;

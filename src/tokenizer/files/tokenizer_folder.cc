@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/folder.h"
 #include "base/mmap.h"
 #include "tokenizer/files/gguf_tokenizer.h"
 #include "tokenizer/files/sentencepiece.h"
@@ -344,13 +345,11 @@ fs::path choose_file(const fs::path& folder) {
     if (std::string_view(name) == "encoder.json" && !present(folder / "vocab.bpe")) continue;
     return folder / name;
   }
-  std::vector<fs::path> found;
   std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.path().extension() == ".tiktoken") found.push_back(entry.path());
+  for (const std::string& name : names_in(folder, ignored)) {
+    if (fs::path(name).extension() == ".tiktoken") return folder / name;
   }
-  std::ranges::sort(found);
-  return found.empty() ? fs::path() : found.front();
+  return {};
 }
 
 }  // namespace

@@ -1,0 +1,23 @@
+// One run of the simulation: the whole server over a simulated model, on the simulated machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "simulation/world.h"
+
+namespace sluice::simulation {
+
+struct Result {
+  bool passed = false;
+  uint64_t events = 0;
+  uint64_t trace = 0;  // equal for equal seeds
+  double seconds = 0;  // of the simulated clock
+  Counts counts;
+};
+
+// Runs a seed for about this many events in a process of its own, which begins as all others do. What went wrong is on
+// stderr, with the seed.
+Result run_seed(uint64_t seed, uint64_t events);
+
+}  // namespace sluice::simulation
