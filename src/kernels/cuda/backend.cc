@@ -13,6 +13,7 @@
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/upload.h"
 #include "ops/sample.h"
+#include "sluice/error.h"
 
 namespace sluice::cuda {
 namespace {
@@ -96,6 +97,11 @@ void gather_rows_op(ops::Queue& queue, Tensor out, Tensor x, Indices rows) {
 
 void lora_op(ops::Queue& queue, const ops::LoraArgs& args) {
   finish(queue, [&](const Launch& l) { lora(l, args, on_device(queue, args.slots)); });
+}
+
+// Models are not divided between GPUs: see Capabilities::collectives.
+[[noreturn]] void refuse_collectives() {
+  throw Error(ErrorCode::kUnsupportedModel, "the CUDA backends have no operations between ranks");
 }
 
 void copy_rows_op(ops::Queue& queue, Tensor x, Indices pairs) {
@@ -322,7 +328,9 @@ constexpr ops::OpTable op_table() {
                      .pooling = pooling_op,
                      .expert_matmul = expert_matmul_op<arithmetic>,
                      .head_matmul = head_matmul_op<arithmetic>,
-                     .lora = lora_op};
+                     .lora = lora_op,
+                     .all_reduce = [](ops::Queue&, Communicator&, Tensor, Tensor, bool) { refuse_collectives(); },
+                     .all_gather = [](ops::Queue&, Communicator&, Tensor, Tensor) { refuse_collectives(); }};
 #define SLUICE_FILL(name) table.name = PlainOp<name, ops::SlotFunction<&ops::OpTable::name>>::call;
   SLUICE_CUDA_PLAIN_SLOTS(SLUICE_FILL)
 #undef SLUICE_FILL
