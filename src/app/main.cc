@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "cli/build_facts.h"
 #include "cli/command.h"
 #include "cli/usage_error.h"
+#include "engine/ranks.h"
 #include "sluice/error.h"
 
 namespace {
@@ -45,6 +47,14 @@ int finish_output(int status) {
   return status != 0 ? status : 1;
 }
 
+// `sluice rank DESCRIPTOR RANK` is for this program itself: see engine/ranks.h. Returns nullopt for other commands.
+std::optional<int> run_as_rank(int argc, char** argv) {
+  constexpr const char* kCommand = "rank";
+  sluice::set_rank_command(kCommand);
+  if (argc != 4 || std::string_view(argv[1]) != kCommand) return std::nullopt;
+  return sluice::run_rank(std::atoi(argv[2]), std::atoi(argv[3]));
+}
+
 int run(int argc, char** argv) {
   using sluice::cli::Command;
   CLI::App app{"Sluice runs and serves large language models."};
@@ -56,6 +66,7 @@ int run(int argc, char** argv) {
     sub->callback([&chosen, run = command->declare(*sub)] { chosen = run; });
   }
   try {
+    if (const std::optional<int> status = run_as_rank(argc, argv)) return *status;
     sluice::cli::CommandLine line = sluice::cli::read_arguments(app, {argv + 1, argv + argc});
     hide_secrets(argc, argv, line.secrets);
     for (const std::string& note : line.notes) fmt::print(stderr, "sluice: {}\n", note);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/command.h"
+#include "engine/ranks.h"
 #include "engine/runner.h"
 #include "formats/safetensors.h"
 #include "lora/adapter.h"
@@ -55,7 +56,7 @@ int logits(Arguments a) {
   if (!a.engine.lora_modules.empty()) {
     throw Error(ErrorCode::kInvalidRequest, "--lora-modules: this command takes one adapter, by --lora");
   }
-  ThreadPool pool(a.engine.threads);
+  ThreadPool pool(threads_of_rank(a.engine, 0));
   std::shared_ptr<Adapter> adapter;
   if (!a.adapter.empty()) {
     adapter = read_adapter(a.adapter);

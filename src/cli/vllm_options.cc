@@ -254,7 +254,7 @@ constexpr ForeignOption kOptions[] = {
     {"node-rank", kValue, kRefused, "", kOneProcess, "-r", "0"},
     {"distributed-timeout-seconds", kValue, kRefused, "", kOneProcess},
     {"cpu-distributed-timeout-seconds", kValue, kRefused, "", kOneProcess},
-    {"tensor-parallel-size", kValue, kRefused, "", kOneDevice, "-tp", "1"},
+    {"tensor-parallel-size", kValue, kWorks, "tensor-parallel-size", "processes of one machine, on CPUs", "-tp"},
     {"decode-context-parallel-size", kValue, kRefused, "", kOneDevice, "-dcp", "1"},
     {"prefill-context-parallel-size", kValue, kRefused, "", kOneDevice, "-pcp", "1"},
     {"dcp-kv-cache-interleave-size", kValue, kRefused, "", kOneDevice, "", "1"},

@@ -26,6 +26,7 @@
 #include "engine/load.h"
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
+#include "engine/ranks.h"
 #include "engine/runner.h"
 #include "engine/sampling_texts.h"
 #include "engine/text_engine.h"
@@ -231,7 +232,8 @@ class EngineImpl final : public TextEngine {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
     }
-    h.failed = dead_.load() || !loaded_.files_intact();
+    if (loaded_.plan.communicator != nullptr) h.failure = loaded_.plan.communicator->lost().value_or("");
+    h.failed = dead_.load() || !h.failure.empty() || !loaded_.files_intact();
     h.errors_in_a_row = metrics_.errors_in_a_row();
     h.alive = !h.failed && h.errors_in_a_row < kFailingAfter &&
               h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
@@ -461,8 +463,8 @@ ChatPrompt ChatPrompt::user(std::string_view text) {
 }
 
 std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::function<void(double)>& progress) {
-  const int parts = parse_numa(options.numa);
-  auto pool = std::make_unique<ThreadPool>(options.threads, /*pin=*/true, parts);
+  const int parts = options.tensor_parallel_size > 1 ? 1 : parse_numa(options.numa);
+  auto pool = std::make_unique<ThreadPool>(threads_of_rank(options, 0), /*pin=*/true, parts);
   set_memory_parts(pool->parts());
   // The tokenizer loads while the weights do. If that fails, loading the weights stops early.
   std::future<TextEnds> coming;

@@ -4,16 +4,20 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <span>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/registry.h"
 #include "engine/packed_cache.h"
+#include "engine/ranks.h"
 #include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/size_limits.h"
 #include "quant/groups.h"
@@ -249,6 +253,26 @@ std::string describe_groups(const KvLayout& kv) {
   return fmt::format(" in {} groups of {} layers ({})", kv.groups.size(), kv.places.size(), text);
 }
 
+// Makes the sizes of a plan those that all ranks can hold.
+void agree(LoadPlan& plan) {
+  if (plan.communicator == nullptr) return;
+  std::array<int*, 6> sizes = {&plan.blocks,       &plan.max_model_len, &plan.step_tokens,
+                               &plan.max_num_seqs, &plan.logit_rows,    &plan.state_slots};
+  std::array<int, sizes.size()> mine;
+  for (size_t i = 0; i < sizes.size(); ++i) mine[i] = *sizes[i];
+  std::vector<std::array<int, sizes.size()>> all(static_cast<size_t>(plan.ranks.size));
+  plan.communicator->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  for (const auto& of_rank : all) {
+    for (size_t i = 0; i < sizes.size(); ++i) *sizes[i] = std::min(*sizes[i], of_rank[i]);
+  }
+}
+
+// Arena bytes of a step: the model's, and what its layers take to exchange with other ranks.
+size_t step_bytes(const Model& model, const LoadContext& context, int tokens, int rows) {
+  const size_t exchange = static_cast<size_t>(context.widest_exchange) * static_cast<size_t>(tokens) * sizeof(float);
+  return model.activation_bytes(tokens, rows) + (exchange > 0 ? exchange + 64 : 0);
+}
+
 // Plans the sequence length and the number of blocks. Sizes set by options are used exactly; others become what fits.
 void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes) {
   const int asked = options.max_model_len;
@@ -316,7 +340,8 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
   for (plan.max_model_len = wanted;; plan.max_model_len /= 2) {
     plan.step_tokens = std::max(budget, plan.max_model_len);
     plan.blocks = plan.step_tokens / options.block_size + plan.max_num_seqs;  // a sequence wastes less than a block
-    step = model.activation_bytes(plan.step_tokens, plan.max_num_seqs) + workspace(plan, context, plan.max_model_len);
+    step =
+        step_bytes(model, context, plan.step_tokens, plan.max_num_seqs) + workspace(plan, context, plan.max_model_len);
     const size_t bytes = step + block_bytes * plan.blocks;
     if (bytes <= (asked > 0 ? free_bytes : free_bytes / 2)) break;
     if (asked > 0 || plan.max_model_len < 2) {
@@ -326,6 +351,7 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
                               plan.step_tokens, format_bytes(bytes), format_bytes(free_bytes)));
     }
   }
+  agree(plan);
   if (plan.max_model_len < wanted) {
     plan.warnings.push_back(
         fmt::format("memory suffices for {} of the model's {} tokens per text; longer texts are rejected",
@@ -335,6 +361,21 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
   plan.memory.rows.push_back({"keys, values", block_bytes * plan.blocks,
                               fmt::format("{} blocks of {} tokens as {}, {} tokens per text at most", plan.blocks,
                                           options.block_size, plan.kv_dtype->name, plan.max_model_len)});
+}
+
+// Refuses what ranks cannot do together yet.
+void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
+  const auto refuse = [&](const std::string& option, std::string_view why) {
+    throw Error(ErrorCode::kUnsupportedModel, fmt::format("{} cannot be used with --tensor-parallel-size {}: {}",
+                                                          option, o.tensor_parallel_size, why));
+  };
+  if (!backend.can.collectives) {
+    refuse(fmt::format("--backend {}", backend.name), "only CPU backends have operations between ranks");
+  }
+  if (o.enable_lora) refuse("--enable-lora", "adapters are not divided between ranks");
+  if (!o.lora_modules.empty()) refuse("--lora-modules", "adapters are not divided between ranks");
+  if (!o.packed_cache.empty()) refuse("--packed-cache", "a file of packed weights holds a whole model");
+  if (o.numa != "auto" && o.numa != "off") refuse("--numa " + o.numa, "every rank's memory is one part");
 }
 
 void check_options(const EngineOptions& o) {
@@ -400,10 +441,13 @@ void warn_about_unpacked(LoadPlan& plan) {
 
 size_t LoadPlan::packed_bytes() const { return std::accumulate(packed_sizes.begin(), packed_sizes.end(), size_t{0}); }
 
-LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
+LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr<Communicator> communicator) {
   check_options(given);
   EngineOptions options = given;
   LoadPlan plan;
+  plan.ranks = {communicator != nullptr ? communicator->rank() : 0, options.tensor_parallel_size};
+  plan.communicator = std::move(communicator);
+  CHECK(plan.communicator == nullptr || plan.communicator->size() == plan.ranks.size, "{} ranks", plan.ranks.size);
   plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
   check_sizes(*plan.checkpoint);
   plan.task = choose_task(options.task, *plan.checkpoint);
@@ -415,6 +459,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
   plan.device = &open_device(*plan.backend, options.device);
   plan.queue = plan.device->make_queue(pool);
+  if (plan.ranks.many()) refuse_with_ranks(options, *plan.backend);
   const bool host_accessible = plan.device->memory().host_accessible();
   if (!host_accessible && !options.packed_cache.empty()) {
     throw Error(ErrorCode::kUnsupportedModel,
@@ -447,6 +492,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
                       .fp8_activations = plan.fp8_activations,
                       .dry = true,
                       .keep_types = plan.keep_types,
+                      .ranks = plan.ranks,
                       .lora = sites.get()};
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
@@ -458,7 +504,8 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
   warn_about_unpacked(plan);
 
   MemoryPlan& memory = plan.memory;
-  memory.available_bytes = usable_memory(plan.device->memory(), options.gpu_memory_utilization);
+  memory.available_bytes = usable_memory(plan.device->memory(), options.gpu_memory_utilization) /
+                           static_cast<size_t>(plan.ranks.size);  // all ranks are on this machine
   memory.mapped_bytes = context.mapped_bytes;
   plan_weights(options, plan);
   if (sites != nullptr) {
@@ -473,7 +520,8 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
     return plan;
   }
   const int longest = options.max_model_len > 0 ? options.max_model_len : plan.shape.max_positions;
-  const size_t step = model->activation_bytes(plan.step_tokens, plan.logit_rows) + workspace(plan, context, longest);
+  const size_t step =
+      step_bytes(*model, context, plan.step_tokens, plan.logit_rows) + workspace(plan, context, longest);
   memory.rows.push_back(
       {"step", step, fmt::format("activations of {} tokens, logits of {} rows", plan.step_tokens, plan.logit_rows)});
   const size_t fixed = memory.total() + kHeadroom;
@@ -485,6 +533,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
     throw Error(ErrorCode::kOutOfMemory, fmt::format("{} does not fit in memory:\n{}", options.model, memory.table()));
   }
   plan_cache(options, plan, free_bytes);
+  agree(plan);
   memory.rows.push_back(
       {"KV cache", block_bytes * plan.blocks,
        fmt::format("{} blocks of {} tokens as {}{}, {} tokens per sequence at most", plan.blocks, options.block_size,
@@ -499,8 +548,9 @@ namespace {
 
 // Loads the model. If the options name a folder for packed weights, the weights are in a file there. Throws
 // PackedFileError if that file cannot be written.
-LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events) {
-  LoadedModel loaded{.plan = plan_load(options, pool),
+LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events,
+                 const std::shared_ptr<Communicator>& communicator) {
+  LoadedModel loaded{.plan = plan_load(options, pool, communicator),
                      .packed = nullptr,
                      .adapters = nullptr,
                      .model = nullptr,
@@ -512,7 +562,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   if (!options.packed_cache.empty()) loaded.packed = open_packed_file(options, plan, pool);
   const bool packs = loaded.packed == nullptr || !loaded.packed->filled();
   if (packs) {
-    plan.checkpoint->read_ahead();
+    if (!plan.ranks.many()) plan.checkpoint->read_ahead();  // a rank does not need all of it
   } else {
     log::info("{}: mapping packed weights", loaded.packed->path());
     const bool was_read = packed_file_check(options, plan) == PackedFileCheck::kOnLoad;
@@ -526,6 +576,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
                       .quantize_head = options.quantize_head,
                       .fp8_activations = plan.fp8_activations,
                       .keep_types = plan.keep_types,
+                      .ranks = plan.ranks,
                       .packed = loaded.packed,
                       .lora = loaded.adapters.get()};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
@@ -538,11 +589,14 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   loaded.kv = std::make_unique<KvCache>(plan.kv, plan.blocks + spare, memory);
   const int slots = plan.state_slots > 0 ? plan.state_slots + spare : 0;
   loaded.states = std::make_unique<StateCache>(plan.shape.state, slots, memory);
-  loaded.arena = std::make_unique<Arena>(loaded.model->activation_bytes(plan.step_tokens, plan.logit_rows), memory);
+  loaded.arena = std::make_unique<Arena>(step_bytes(*loaded.model, context, plan.step_tokens, plan.logit_rows), memory);
   plan.queue->reserve_workspace(workspace(plan, context, plan.max_model_len));
   loaded.check_files();
   if (loaded.packed != nullptr) loaded.packed->start_check();
-  for (const std::string& warning : plan.warnings) log::warning("{}", warning);
+  for (const std::string& warning : plan.warnings) {
+    if (plan.ranks.rank == 0) log::warning("{}", warning);
+  }
+  if (plan.communicator != nullptr) plan.communicator->barrier();  // all ranks have loaded their parts
   return loaded;
 }
 
@@ -563,15 +617,23 @@ bool LoadedModel::files_intact() const {
   }
 }
 
-LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events) {
+LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events,
+                       std::shared_ptr<Communicator> communicator) {
+  if (options.tensor_parallel_size > 1 && communicator == nullptr) {
+    plan_load(options, pool);  // what is wrong with the options or the model is reported once, before others start
+    communicator = start_ranks(options);
+  }
   try {
-    return load(options, pool, events);
+    return load(options, pool, events, communicator);
   } catch (const PackedFileError& e) {
     log::warning("--packed-cache: {}; the weights are packed into memory", e.what());
+  } catch (const std::exception& e) {
+    if (communicator != nullptr) communicator->fail(e.what());  // the other ranks must not wait for this one
+    throw;
   }
   EngineOptions without = options;
   without.packed_cache.clear();
-  return load(without, pool, events);
+  return load(without, pool, events, communicator);
 }
 
 }  // namespace sluice

@@ -15,6 +15,7 @@
 #include "nn/attention/kv_cache.h"
 #include "nn/loading/packed_file.h"
 #include "nn/model.h"
+#include "parallel/communicator.h"
 #include "sluice/options.h"
 
 namespace sluice {
@@ -48,7 +49,9 @@ struct LoadPlan {
   int state_slots = 0;    // slots for recurrent states; 0: the model has no recurrent layers
   int max_num_seqs = 0;   // most sequences of one step: the option's value, or fewer if there are fewer state slots
   int logit_rows = 0;     // most rows of logits in one step
-  LoraSites::Room adapters{};  // room for adapters; 0 slots: none
+  LoraSites::Room adapters{};                    // room for adapters; 0 slots: none
+  Ranks ranks{};                                 // which part of the model this is
+  std::shared_ptr<Communicator> communicator{};  // to the other ranks; null: there are none, or the plan is all
   // Extra blocks and state slots for the rows that pad a captured step (engine/graph_runner.h).
   int spare() const { return backend->can.captures ? 1 : 0; }
   MemoryPlan memory;
@@ -56,8 +59,10 @@ struct LoadPlan {
 };
 
 // Plans the load without reading weights. Throws Error; kOutOfMemory, with the memory table, when the plan does not
-// fit.
-LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool);
+// fit. The ranks of a communicator agree on the sizes that all of them can hold. Without one the plan is that of rank
+// 0.
+LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool,
+                   std::shared_ptr<Communicator> communicator = nullptr);
 
 struct LoadedModel {
   LoadPlan plan;
@@ -80,7 +85,9 @@ struct LoadEvents {
   std::function<void(double)> progress{};          // called now and then with the share that is done, from 0 to 1
 };
 // Loads the model: reads and packs the weights, or maps weights that were packed before (--packed-cache). Logs the
-// plan's warnings. Throws Error.
-LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events = {});
+// plan's warnings. With --tensor-parallel-size it starts the other ranks first (engine/ranks.h), unless the caller is
+// one of them and passes its communicator. Throws Error.
+LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events = {},
+                       std::shared_ptr<Communicator> communicator = nullptr);
 
 }  // namespace sluice

@@ -134,7 +134,8 @@ class PoolingEngine final : public TextEngine {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
     }
-    h.failed = dead_.load() || !loaded_.files_intact();
+    if (loaded_.plan.communicator != nullptr) h.failure = loaded_.plan.communicator->lost().value_or("");
+    h.failed = dead_.load() || !h.failure.empty() || !loaded_.files_intact();
     h.errors_in_a_row = metrics_.errors_in_a_row();
     h.alive = !h.failed && h.errors_in_a_row < kFailingAfter &&
               h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/batch_message.h"
+
 namespace sluice {
 
 namespace {
@@ -20,9 +22,28 @@ Runner::Runner(LoadedModel& loaded)
     : loaded_(loaded),
       context_{*loaded.plan.queue, *loaded.arena},
       inputs_(loaded.plan),
-      graph_runner_(loaded, context_, inputs_) {}
+      graph_runner_(loaded, context_, inputs_) {
+  context_.communicator = loaded.plan.communicator.get();
+}
 
 Tensor Runner::run(const Batch& batch, const Tensor& sampled) {
+  if (context_.communicator != nullptr) {
+    CHECK(loaded_.plan.ranks.rank == 0, "rank {} runs a batch of its own", loaded_.plan.ranks.rank);
+    message_ = to_message(batch);
+    context_.communicator->broadcast(message_, 0);
+  }
+  return run_here(batch, sampled);
+}
+
+void Runner::follow() {
+  for (;;) {
+    context_.communicator->broadcast(message_, 0);
+    if (message_.empty()) return;
+    run_here(from_message(message_), {});
+  }
+}
+
+Tensor Runner::run_here(const Batch& batch, const Tensor& sampled) {
   loaded_.kv->copy_blocks(context_, pairs_of(batch.copies));
   loaded_.states->copy_slots(context_, pairs_of(batch.state_copies));
   if (graph_runner_.takes(batch)) return graph_runner_.forward(batch, sampled);

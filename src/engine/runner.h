@@ -19,7 +19,10 @@ class Runner {
   // Returns the result of the model's forward() for the batch, in device memory, valid until the next call. `sampled`
   // is the output of the previous step's sample, for a batch with from_sample. Throws Error(kCorruptFile) if a file of
   // weights became shorter.
+  // With several ranks, rank 0 calls it, and the others follow().
   Tensor run(const Batch& batch, const Tensor& sampled = {});
+  // Runs the batches that rank 0 runs, until its model is unloaded. Throws Error if a rank is lost.
+  void follow();
   // Like run(), but returns the result in host memory.
   Tensor forward(const Batch& batch) { return to_host(run(batch)); }
   // Captures the graphs of decode steps, if the backend can. Call it once before many decode steps.
@@ -27,13 +30,15 @@ class Runner {
   ops::Ctx& context() { return context_; }
 
  private:
+  Tensor run_here(const Batch& batch, const Tensor& sampled);
   Tensor to_host(const Tensor& result);
 
   LoadedModel& loaded_;
   ops::Ctx context_;
   StepInputs inputs_;
   GraphRunner graph_runner_;
-  Buffer results_;  // host copy of a device's results
+  Buffer results_;                  // host copy of a device's results
+  std::vector<std::byte> message_;  // the batch that went to the other ranks last
 };
 
 // Computes the logits of every position of one text, in steps of at most `chunk` tokens. It uses blocks 0, 1, ... of

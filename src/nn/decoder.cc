@@ -148,7 +148,7 @@ class DecoderLm final : public Model {
     if (spec_.embedding_dim > 0) {
       project_out_ = Linear(body, {{"project_out", spec_.embedding_dim}}, spec_.hidden, false);
     }
-    head_ = Linear(w, {head}, embedding_dim(), spec_.head_bias);
+    head_ = Linear(w, {head}, embedding_dim(), spec_.head_bias, Linear::Split::share(context.ranks));
     if (context.lora != nullptr) adapter_floats_ = context.lora->most_inner();
     // some checkpoints store the copy
     if (tied && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");
@@ -160,7 +160,8 @@ class DecoderLm final : public Model {
     const int64_t layer = floats_of_layer();
     const int64_t embedding = std::max<int64_t>(spec_.embedding_dim, has_table() ? spec_.hidden : 0);
     const int64_t per_token = spec_.hidden + std::max(layer, embedding);
-    const int64_t per_row = int64_t{spec_.hidden} + spec_.embedding_dim + (head_.outputs() > 0 ? spec_.vocab : 0);
+    const int64_t per_row =
+        int64_t{spec_.hidden} + spec_.embedding_dim + (head_.outputs() > 0 ? spec_.vocab : 0) + head_.gathered_floats();
     int64_t floats = tokens * per_token + rows * per_row + std::max(tokens, rows) * adapter_floats_;
     if (auxiliary_stream_ != nullptr) floats += tokens * auxiliary_stream_->floats_per_token();
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);

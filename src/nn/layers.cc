@@ -7,6 +7,7 @@
 #include <cmath>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -91,21 +92,38 @@ void pack_scaled_rows(LoadContext& context, PackedWeight& into, int64_t row, con
   }
 }
 
-// Returns the rows that a part asks for. A transposed matrix is turned around and converted to fp32.
+// The type that rows of this type in the checkpoint are packed in.
+DType stored_type(const LoadContext& context, const Linear::Part& part, DType rows, int64_t inputs) {
+  const bool changed = part.unit_rows || !part.input_scale.empty();
+  return context.matrix_type(changed ? context.dtype : rows, inputs, part.keep_type);
+}
+
+// Returns the rows that a part asks for, and of them the columns `kept`. A transposed matrix is turned around and
+// converted to fp32.
 std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& part, const TensorEntry* entry,
-                               int64_t inputs, const std::vector<RowRange>& ranges,
+                               int64_t inputs, const std::vector<RowRange>& ranges, RowRange kept,
                                const std::vector<float>& input_scale) {
   std::vector<Source> out;
   const bool scaled = !part.input_scale.empty();
   const auto add = [&](const Tensor& rows, const std::shared_ptr<Buffer>& memory) {
+    const DType stored = stored_type(context, part, rows.dtype, inputs);
     const DType type = part.unit_rows || scaled ? context.dtype : rows.dtype;
-    const DType stored = context.matrix_type(type, inputs, part.keep_type);
     const bool row_scales = type != stored || (entry != nullptr && entry->row_scales);
-    out.push_back({rows, stored, row_scales, part.unit_rows, scaled, input_scale, memory});
+    out.push_back(
+        {rows.slice_columns(kept.begin, kept.count), stored, row_scales, part.unit_rows, scaled, input_scale, memory});
   };
   const bool transposing = entry != nullptr && part.transposed != entry->transposed;
   std::shared_ptr<Buffer> memory;
   TensorEntry computed;
+  if (entry != nullptr && entry->compute && context.packs() && context.ranks.many()) {
+    for (const RowRange& range : ranges) {  // only this rank's rows
+      memory = std::make_shared<Buffer>();
+      for (const Tensor& rows : entry->rows_in_memory(range.begin, range.count, context.queue.threads(), *memory)) {
+        add(rows, memory);
+      }
+    }
+    return out;
+  }
   if (entry != nullptr && entry->compute && context.packs()) {
     memory = std::make_shared<Buffer>();
     computed = entry->in_memory(context.queue.threads(), *memory);
@@ -153,21 +171,91 @@ PackedWeight pack_all(LoadContext& context, std::span<const Source> sources, int
   return weight;
 }
 
+// Leaves only the rows of a part that are in the kept outputs, if there are any. Returns how many outputs it had
+// before.
+int64_t keep_outputs(std::vector<RowRange>& ranges, const std::vector<RowRange>& kept, int64_t first) {
+  int64_t count = 0;
+  for (const RowRange& range : ranges) count += range.count;
+  if (kept.empty()) return count;
+  std::vector<RowRange> left;
+  for (const RowRange& range : kept) {
+    const int64_t begin = std::max<int64_t>(range.begin - first, 0), end = range.begin + range.count - first;
+    if (begin < end) std::ranges::move(cut_rows(ranges, begin, end), std::back_inserter(left));
+  }
+  ranges = std::move(left);
+  return count;
+}
+
 }  // namespace
 
-Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias) {
+LinearSplit LinearSplit::share(const Ranks& ranks) {
+  LinearSplit split;
+  split.gather = ranks.many();
+  return split;
+}
+
+int64_t Linear::input_unit(const Weights& w, const Part& part, int64_t inputs) {
+  const LoadContext& context = w.context();
+  const TensorEntry* entry = context.checkpoint.find((w / part.name).prefix() + "weight");
+  if (entry == nullptr) return 1;
+  const bool transposing = part.transposed != entry->transposed;
+  if (transposing) return column_unit(nullptr, stored_type(context, part, &kFloat32, inputs));
+  int64_t unit = column_unit(entry, stored_type(context, part, entry->dtype, inputs));
+  for (const Tensor& piece : entry->pieces) {
+    unit = std::lcm(unit, column_unit(nullptr, stored_type(context, part, piece.dtype, inputs)));
+  }
+  return unit;
+}
+
+// Decides what the ranks exchange, and returns what this rank keeps.
+Linear::Split Linear::divide(const Weights& w, const std::vector<Part>& parts, int64_t inputs, Split split) {
   LoadContext& context = w.context();
+  int64_t outputs = 0;
+  for (const Part& part : parts) {
+    for (const RowRange& range : part.rows) outputs += range.count;
+    if (part.rows.empty()) outputs += part.outputs;
+  }
+  if (split.gather) {
+    const Share mine = context.ranks.share(outputs);
+    split.outputs = {{mine.begin, mine.count}};
+    exchange_ = Exchange::kGatherOutputs, whole_ = outputs;
+  }
+  if (!split.inputs) return split;
+  CHECK(parts.size() == 1 && split.outputs.empty() && !parts[0].unit_rows, "inputs of {} parts", parts.size());
+  const int64_t unit = input_unit(w, parts[0], inputs);
+  if (split.inputs->begin % unit == 0 && split.inputs->count % unit == 0) {
+    exchange_ = split.sum ? Exchange::kSum : Exchange::kNone, partial_ = !split.sum;
+    context.note_exchange(outputs);
+    return split;
+  }
+  // The matrix cannot be cut there, so every rank multiplies all of it.
+  const Share mine = context.ranks.share(inputs);
+  CHECK(split.inputs->begin == mine.begin && split.inputs->count == mine.count, "uneven parts of {} inputs", inputs);
+  exchange_ = Exchange::kGatherInputs, whole_ = inputs;
+  context.note_exchange(inputs);
+  split.inputs.reset();
+  return split;
+}
+
+Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias, const Split& given) {
+  LoadContext& context = w.context();
+  const Split split = divide(w, parts, inputs, given);
+  const RowRange kept = split.inputs.value_or(RowRange{0, inputs});
+  const bool has_bias = bias && (!split.inputs || context.ranks.rank == 0);  // one summand has the bias
+  int64_t first_output = 0;                                                  // of the current part
   std::vector<Source> sources;
   std::vector<float> biases;
   std::vector<LoraSite::Part> modules;
   for (const Part& part : parts) {
     const Weights here = w / part.name, bias_home = part.bias.empty() ? here : w / part.bias;
-    const std::vector<RowRange> ranges = part.rows.empty() ? std::vector<RowRange>{{0, part.outputs}} : part.rows;
+    std::vector<RowRange> ranges = part.rows.empty() ? std::vector<RowRange>{{0, part.outputs}} : part.rows;
+    first_output += keep_outputs(ranges, split.outputs, first_output);
     const Shape shape = part.transposed ? Shape{inputs, part.outputs} : Shape{part.outputs, inputs};
     std::vector<float> input_scale;
     if (!part.input_scale.empty()) input_scale = w.vector(part.input_scale, inputs);
     const auto stored = part.transposed ? Weights::Stored::kWithData : Weights::Stored::kAnyWay;
-    std::ranges::move(sources_of(context, part, here.tensor("weight", shape, stored), inputs, ranges, input_scale),
+    std::ranges::move(sources_of(context, part, here.tensor("weight", shape, stored), inputs, ranges, kept,
+                                 picked(input_scale, {kept})),
                       std::back_inserter(sources));
     if (!bias && bias_home.has("bias")) {
       context.add_problem(
@@ -184,7 +272,7 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
                        .transposed = part.transposed,
                        .rescaled = part.unit_rows});
     for (const RowRange& range : ranges) {
-      if (values.empty()) break;
+      if (values.empty() || !has_bias) break;
       biases.insert(biases.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
     }
   }
@@ -192,7 +280,7 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
   if (context.lora != nullptr) lora_ = context.lora->add(std::move(modules), inputs);
   for (size_t begin = 0, end = 0; begin < sources.size(); begin = end) {
     while (end < sources.size() && sources[end].stored == sources[begin].stored) ++end;
-    PackedWeight weight = pack_all(context, std::span(sources).subspan(begin, end - begin), inputs);
+    PackedWeight weight = pack_all(context, std::span(sources).subspan(begin, end - begin), kept.count);
     const int64_t first = std::exchange(outputs_, outputs_ + weight.view().n);
     segments_.push_back({first, std::move(weight)});
   }
@@ -207,11 +295,12 @@ Tensor Linear::operator()(ops::Ctx& c, const Tensor& x) const {
 DType Linear::input_type(const ops::Ctx& c, int64_t rows) const {
   const DType type = segments_.size() == 1 ? ops::input_type(c, segments_[0].weight.view(), rows) : &kFloat32;
   const bool suits = !adapts(c) || (type == &kBFloat16 && !lora_->has_extras);
-  return suits ? type : &kFloat32;
+  return suits && exchange_ != Exchange::kGatherInputs ? type : &kFloat32;
 }
 
 DType Linear::output_type(const ops::Ctx& c, int64_t rows) const {
-  const bool plain = segments_.size() == 1 && bias_.empty() && !(adapts(c) && lora_->has_extras);
+  const bool plain = segments_.size() == 1 && bias_.empty() && !(adapts(c) && lora_->has_extras) &&
+                     exchange_ == Exchange::kNone && !partial_;
   return plain ? ops::output_type(c, segments_[0].weight.view(), rows) : &kFloat32;
 }
 
@@ -243,6 +332,21 @@ void add_extra(ops::Ctx& c, const Tensor& out, const Tensor& x, const LoraExtra&
 }  // namespace
 
 void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
+  if (exchange_ == Exchange::kNone) return multiply(c, out, x, accumulate);
+  Arena::Scope scope(c.arena);
+  if (exchange_ == Exchange::kGatherInputs) {
+    const Tensor whole = c.arena.take(&kFloat32, {x.rows(), whole_});
+    ops::all_gather(c, whole, x);
+    return multiply(c, out, whole, accumulate);
+  }
+  const Tensor mine = c.arena.take(&kFloat32, {x.rows(), outputs_});
+  multiply(c, mine, x, false);
+  if (exchange_ == Exchange::kSum) return ops::all_reduce(c, out, mine, accumulate);
+  CHECK(!accumulate, "gathered results cannot be added");
+  ops::all_gather(c, out, mine);
+}
+
+void Linear::multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
   Tensor inner;
   if (adapts(c)) {
     inner = Tensor(c.adapters->scratch.data, &kFloat32, {x.rows(), lora_->weight.inner()});

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lora/sites.h"
-#include "nn/loading/weights.h"
+#include "nn/loading/split.h"
 #include "ops/ops.h"
 
 namespace sluice {
@@ -31,6 +32,15 @@ class PackedWeight {
   ops::Weight view_;
 };
 
+// The part of a Linear that this rank holds; see nn/loading/split.h.
+struct LinearSplit {
+  std::vector<RowRange> outputs{};   // the kept outputs, counted over all parts; empty: all
+  std::optional<RowRange> inputs{};  // the kept inputs; x has only these, and the ranks' results are added up
+  bool sum = true;                   // false: with kept inputs, the caller adds up the ranks' results
+  bool gather = false;               // results are all outputs, of which every rank computes its share
+  static LinearSplit share(const Ranks& ranks);  // of outputs that are gathered
+};
+
 // y = x W^T + b. Several projections of one input are fused into one matrix, with outputs in the given order. If their
 // types differ, each run of equal types becomes one matrix.
 class Linear {
@@ -45,24 +55,38 @@ class Linear {
     std::string bias{};            // "lm_head": the bias is lm_head.bias; empty: NAME.bias
     bool keep_type = false;        // LoadContext::quantization does not apply
   };
+  using Split = LinearSplit;
   Linear() = default;
-  Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias);
+  Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias, const Split& split = {});
+  // The fewest inputs that a rank can take from a part without cutting through a block of a quantized type.
+  static int64_t input_unit(const Weights& w, const Part& part, int64_t inputs);
 
   Tensor operator()(ops::Ctx& c, const Tensor& x) const;  // new [tokens, outputs] from the arena
   // The types in which this takes x and may give its results; see ops::input_type and ops::output_type.
   DType input_type(const ops::Ctx& c, int64_t rows) const;
   DType output_type(const ops::Ctx& c, int64_t rows) const;
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += this(x)
-  int64_t outputs() const { return outputs_; }
+  int64_t outputs() const { return exchange_ == Exchange::kGatherOutputs ? whole_ : outputs_; }
+  bool partial() const { return partial_; }  // results are this rank's summands, which the caller adds up
+  int64_t gathered_floats() const {          // arena floats per row that gathered results take besides
+    return exchange_ == Exchange::kGatherOutputs ? outputs_ : 0;
+  }
 
  private:
+  // What the ranks exchange when the layer runs.
+  enum class Exchange { kNone, kSum, kGatherInputs, kGatherOutputs };
   struct Segment {
     int64_t first = 0;  // first output
     PackedWeight weight;
   };
   bool adapts(const ops::Ctx& c) const { return c.adapters != nullptr && lora_ != nullptr && lora_->changed; }
+  Split divide(const Weights& w, const std::vector<Part>& parts, int64_t inputs, Split split);
+  void multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
 
   int64_t outputs_ = 0;
+  int64_t whole_ = 0;  // inputs or outputs of all ranks together, if they are gathered
+  Exchange exchange_ = Exchange::kNone;
+  bool partial_ = false;
   std::vector<Segment> segments_;
   Vector bias_;
   std::shared_ptr<LoraSite> lora_;  // where adapters change this layer; null: they cannot

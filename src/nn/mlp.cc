@@ -11,11 +11,36 @@ std::vector<Linear::Part> in_parts(const MlpSpec& s) {
   return parts;
 }
 
+Linear::Part out_part(const MlpSpec& s, int hidden) { return {s.out, hidden, {}, s.transposed}; }
+
+// This rank's part of the inner width; nullopt: all of it. Steps between the projections that see whole rows gather
+// them, which takes equal parts.
+std::optional<RowRange> inner_part(const Weights& w, const MlpSpec& s, int hidden) {
+  const Ranks& ranks = w.context().ranks;
+  const bool whole_rows = s.sub_norm || s.gate_cutoff;
+  const int64_t unit = Linear::input_unit(w, out_part(s, hidden), s.inner);
+  if (const auto part = grouped_part(ranks, s.inner, unit, whole_rows)) return part;
+  return even_part(ranks, s.inner);
+}
+
+Linear::Split in_split(const MlpSpec& s, const std::optional<RowRange>& part) {
+  if (!part) return {};
+  if (!s.gated) return {.outputs = {*part}};
+  return {.outputs = {*part, {s.inner + part->begin, part->count}}};
+}
+
 }  // namespace
 
-Mlp::Mlp(const Weights& w, const MlpSpec& s, int hidden)
-    : spec_(s), in_(w, in_parts(s), hidden, s.bias), out_(w, {{s.out, hidden, {}, s.transposed}}, s.inner, s.bias) {
+Mlp::Mlp(const Weights& w, const MlpSpec& s, int hidden, bool sum) : Mlp(w, s, hidden, sum, inner_part(w, s, hidden)) {}
+
+Mlp::Mlp(const Weights& w, const MlpSpec& s, int hidden, bool sum, std::optional<RowRange> part)
+    : spec_(s),
+      whole_(s.inner),
+      in_(w, in_parts(s), hidden, s.bias, in_split(s, part)),
+      out_(w, {out_part(s, hidden)}, s.inner, s.bias, {.inputs = part, .sum = sum}) {
+  if (part) spec_.inner = static_cast<int>(part->count);
   if (s.sub_norm) sub_norm_ = Norm(w, "ffn_sub_norm", s.inner, s.sub_norm_spec);
+  if (part && (s.sub_norm || s.gate_cutoff)) w.context().note_exchange(s.inner);
 }
 
 int64_t Mlp::floats_per_token(const MlpSpec& s) { return (s.gated ? 3 : 1) * int64_t{s.inner}; }
@@ -34,12 +59,14 @@ void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
     inner = c.arena.take(&kFloat32, {x.rows(), spec_.inner});
     const Tensor gate = gate_up.slice_columns(0, spec_.inner);
     if (spec_.gate_scale != 1.0f) ops::map(c, gate, ops::Map::kScale, spec_.gate_scale);
-    if (spec_.gate_cutoff) ops::gaussian_top_k(c, gate, *spec_.gate_cutoff);
+    if (spec_.gate_cutoff) {
+      on_whole_rows(c, gate, whole_, [&](const Tensor& rows) { ops::gaussian_top_k(c, rows, *spec_.gate_cutoff); });
+    }
     ops::glu(c, inner, gate_up, spec_.activation);
   } else {
     ops::unary(c, inner, spec_.activation);
   }
-  if (spec_.sub_norm) sub_norm_.in_place(c, inner);
+  if (spec_.sub_norm) on_whole_rows(c, inner, whole_, [&](const Tensor& rows) { sub_norm_.in_place(c, rows); });
   out_.into(c, out, inner, accumulate);
 }
 

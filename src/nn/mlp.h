@@ -30,13 +30,18 @@ struct MlpSpec {
 class Mlp {
  public:
   Mlp() = default;
-  Mlp(const Weights& w, const MlpSpec& spec, int hidden);
+  // `sum`: false if the caller adds up the ranks' results; see partial().
+  Mlp(const Weights& w, const MlpSpec& spec, int hidden, bool sum = true);
   void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += mlp(x)
   DType input_type(const ops::Ctx& c, int64_t rows) const { return in_.input_type(c, rows); }
   static int64_t floats_per_token(const MlpSpec& spec);  // arena floats
+  bool partial() const { return out_.partial(); }        // results are this rank's summands
 
  private:
-  MlpSpec spec_;
+  Mlp(const Weights& w, const MlpSpec& spec, int hidden, bool sum, std::optional<RowRange> part);
+
+  MlpSpec spec_;       // `inner` is this rank's
+  int64_t whole_ = 0;  // inner width of all ranks together
   Linear in_, out_;
   Norm sub_norm_;
 };

@@ -15,21 +15,30 @@ ops::InputRounding rounding_of(const LoadContext& context, DType type, int64_t i
 
 }  // namespace
 
-StackedLinear::StackedLinear(LoadContext& context, DType type, int count, int64_t outputs, int64_t inputs)
-    : count_(count),
-      outputs_(outputs),
-      weight_(context, context.matrix_type(type, inputs), count * ops::stacked_outputs(outputs), inputs,
-              rounding_of(context, type, inputs)) {}
+StackedLinear::StackedLinear(LoadContext& context, DType type, int count, int64_t outputs, int64_t inputs,
+                             int64_t whole_inputs)
+    : count_(count), outputs_(outputs) {
+  if (whole_inputs == 0) whole_inputs = inputs;
+  weight_ = PackedWeight(context, context.matrix_type(type, whole_inputs), count * ops::stacked_outputs(outputs),
+                         inputs, rounding_of(context, type, whole_inputs));
+}
 
-StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs) {
+StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs,
+                             const std::vector<RowRange>& kept_outputs, RowRange kept_inputs) {
   const TensorEntry* entry = (w / name).tensor("weight", {count, outputs, inputs}, Weights::Stored::kAnyWay);
-  *this = StackedLinear(w.context(), entry != nullptr ? entry->dtype : w.context().dtype, count, outputs, inputs);
+  int64_t kept = 0;
+  for (const RowRange& range : kept_outputs) kept += range.count;
+  *this = StackedLinear(w.context(), entry != nullptr ? entry->dtype : w.context().dtype, count, kept,
+                        kept_inputs.count, inputs);
   Buffer memory;
   for (int i = 0; entry != nullptr && w.context().packs() && i < count; ++i) {
     int64_t row = 0;
-    for (const Tensor& rows : entry->rows_in_memory(i * outputs, outputs, w.context().queue.threads(), memory)) {
-      pack(w.context(), i, row, rows);
-      row += rows.rows();
+    for (const RowRange& range : kept_outputs) {
+      const int64_t first = i * outputs + range.begin;
+      for (const Tensor& rows : entry->rows_in_memory(first, range.count, w.context().queue.threads(), memory)) {
+        pack(w.context(), i, row, rows.slice_columns(kept_inputs.begin, kept_inputs.count));
+        row += rows.rows();
+      }
     }
   }
 }

@@ -79,7 +79,8 @@ class Queue {
 
 // What a device can do, known before it is opened.
 struct Capabilities {
-  bool captures = false;  // queues can capture graphs
+  bool captures = false;     // queues can capture graphs
+  bool collectives = false;  // has the ops between ranks
   // True: the bits of a row depend on that row alone. False: matmuls and attention round fp32 inputs to the type of the
   // weights or the cache. They also choose kernels by the number of rows, so results depend on the batch size.
   bool batch_invariant = true;

@@ -23,6 +23,10 @@
 #include "tensor/indices.h"
 #include "tensor/tensor.h"
 
+namespace sluice {
+class Communicator;  // parallel/communicator.h
+}
+
 namespace sluice::ops {
 
 struct SampleArgs;  // ops/sample.h
@@ -416,6 +420,8 @@ struct OpTable {
   void (*combine)(Queue&, const CombineArgs&) = nullptr;
   void (*lora_shrink)(Queue&, const LoraShrinkArgs&) = nullptr;
   void (*lora_expand)(Queue&, const LoraExpandArgs&) = nullptr;
+  void (*all_reduce)(Queue&, Communicator&, Tensor out, Tensor x, bool accumulate) = nullptr;
+  void (*all_gather)(Queue&, Communicator&, Tensor out, Tensor x) = nullptr;
 };
 
 // One slot of OpTable, for code that visits all of them: timing, tests, inspection.
@@ -432,7 +438,8 @@ struct Slot {
   SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store) \
   SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) \
   SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route) \
-  SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand)
+  SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand) \
+  SLOT(all_reduce) SLOT(all_gather)
 // clang-format on
 
 #define SLUICE_SLOT(name) \
@@ -475,6 +482,7 @@ struct Ctx {
   Queue& queue;
   Arena& arena;
   const AdapterRows* adapters = nullptr;  // null: no row has an adapter
+  Communicator* communicator = nullptr;   // the ranks that compute the model together; null: there is one
 
   Ctx(Queue& queue, Arena& arena) : ops(queue.device().ops()), queue(queue), arena(arena) {}
   Ctx(const Ops& ops, Queue& queue, Arena& arena) : ops(ops), queue(queue), arena(arena) {}
@@ -551,5 +559,12 @@ void combine(Ctx&, const CombineArgs& args);
 
 void lora_shrink(Ctx&, const LoraShrinkArgs& args);
 void lora_expand(Ctx&, const LoraExpandArgs& args);
+
+// Ops between ranks. Every rank calls them in the same order, with tensors of the same shapes. They throw
+// Error(kInternal) if a rank is lost. Backends without Capabilities::collectives refuse them.
+// out = (accumulate ? out : 0) + the sum of x over the ranks, added in the order of the ranks; out may be x.
+void all_reduce(Ctx&, Tensor out, Tensor x, bool accumulate);
+// out = the columns x of rank 0, 1, ... side by side. A rank has share_of(columns of out) columns (parallel/share.h).
+void all_gather(Ctx&, Tensor out, Tensor x);
 
 }  // namespace sluice::ops

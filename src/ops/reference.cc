@@ -275,7 +275,7 @@ const Backend backend{.name = "reference",
                       .rank = 0,
                       .devices = [] { return 1; },
                       .open = open,
-                      .can = {.narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}}};
+                      .can = {.collectives = true, .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}}};
 const Registry<Backend> registered{backend};
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "base/log.h"
+#include "sluice/engine.h"
 
 namespace sluice::server {
 namespace {
@@ -88,6 +89,12 @@ ApiError model_not_named(const std::vector<std::string>& served) {
 
 ApiError server_fault() {
   return {.status = 500, .message = "The server had an error while processing your request.", .type = "server_error"};
+}
+
+ApiError server_fault(const Health& health) {
+  ApiError fault = server_fault();
+  if (!health.failure.empty()) fault.message = health.failure;
+  return fault;
 }
 
 ApiError overloaded(std::string message) {

@@ -9,6 +9,10 @@
 #include "server/http/http.h"
 #include "sluice/error.h"
 
+namespace sluice {
+struct Health;
+}
+
 namespace sluice::server {
 
 // Thrown while a request is read, and passed as a value to the code that answers. `param` and `code` may be empty.
@@ -42,6 +46,7 @@ ApiError model_not_found(std::string_view model, const std::vector<std::string>&
 // No model was named, and there are several.
 ApiError model_not_named(const std::vector<std::string>& served);
 ApiError server_fault();
+ApiError server_fault(const Health& health);  // names the process that was lost, if that is the fault
 // Queue full or draining: 503 with Retry-After.
 ApiError overloaded(std::string message);
 // An allocation for the request failed: 503 as well.

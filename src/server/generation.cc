@@ -197,7 +197,7 @@ void Generation::take(int prompt, Event event) {
       return fail({.message = event.finish->message, .param = event.finish->param, .code = "invalid_grammar"});
     }
     log::error("a request failed: {}", event.finish->message);
-    return fail(server_fault());
+    return fail(server_fault(engine_->health()));
   }
   if (event.finish && event.finish->reason == FinishReason::kAbort) {
     return fail(aborted(deadline_));

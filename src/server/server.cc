@@ -192,11 +192,13 @@ struct Server::Impl final : HttpHandler {
                          : health.alive ? "ok"
                                         : "stalled";
     const bool good = health.alive && !draining;
+    Json body = {{"status", status},
+                 {"running", health.running},
+                 {"waiting", health.waiting},
+                 {"seconds_since_step", health.seconds_since_step}};
+    if (!health.failure.empty()) body["message"] = health.failure;
     return {.status = good ? 200 : 503,
-            .body = dump_json({{"status", status},
-                               {"running", health.running},
-                               {"waiting", health.waiting},
-                               {"seconds_since_step", health.seconds_since_step}}),
+            .body = dump_json(body),
             .headers = good ? Headers() : Headers{{"Retry-After", "1"}}};
   }
 

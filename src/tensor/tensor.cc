@@ -29,12 +29,14 @@ Tensor Tensor::slice_rows(int64_t begin, int64_t count) const {
 }
 
 Tensor Tensor::slice_columns(int64_t begin, int64_t count) const {
-  CHECK(shape.rank() == 2 && dtype->block_size == 1);
+  const auto block = static_cast<int64_t>(dtype->block_size);
+  CHECK(shape.rank() == 2 && begin % block == 0 && count % block == 0, "{} columns from {} in blocks of {}", count,
+        begin, block);
   CHECK(begin >= 0 && count >= 0 && begin + count <= shape[1],
         "column slice starts at {} and has {} columns, but the tensor has {} columns", begin, count, shape[1]);
   Tensor out = *this;
   out.shape = {shape[0], count};
-  out.data += begin * dtype->block_bytes;
+  out.data += begin / block * static_cast<int64_t>(dtype->block_bytes);
   return out;
 }
 

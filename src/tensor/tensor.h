@@ -77,7 +77,8 @@ struct Tensor {
 
   // Returns rows [begin, begin + count) of dimension 0.
   Tensor slice_rows(int64_t begin, int64_t count) const;
-  // Returns columns [begin, begin + count) of a two-dimensional view of a plain type. The row_stride stays.
+  // Returns columns [begin, begin + count) of a two-dimensional view. The row_stride stays. Columns of a block type are
+  // cut between blocks only.
   Tensor slice_columns(int64_t begin, int64_t count) const;
 };
 

@@ -11,6 +11,7 @@
 
 #include "golden/folder_model.h"
 #include "golden/goldens.h"
+#include "golden/rank_threads.h"
 #include "quant/fp4.h"
 #include "quant/groups.h"
 #include "quant/nf4.h"
@@ -362,11 +363,30 @@ void write(const TempFolder& folder, const Json& config, Tensors& tensors) {
   write_model(folder, config, named);
 }
 
-TextLogits some_logits(const TempFolder& folder, const char* activation_quantization = "none", const char* backend = "",
-                       const std::string& packed_cache = {}) {
+std::vector<int32_t> some_ids() {
   std::vector<int32_t> ids;
   for (int i = 0; i < 20; ++i) ids.push_back(static_cast<int32_t>(i * 37 % kVocabulary));
-  return logits_of(folder, ids, activation_quantization, backend, packed_cache);
+  return ids;
+}
+
+TextLogits some_logits(const TempFolder& folder, const char* activation_quantization = "none", const char* backend = "",
+                       const std::string& packed_cache = {}) {
+  return logits_of(folder, some_ids(), activation_quantization, backend, packed_cache);
+}
+
+// The same when several ranks compute the model together.
+std::vector<float> logits_of_ranks(const TempFolder& folder, int ranks, const char* backend) {
+  EngineOptions options;
+  options.backend = backend;
+  options.model = folder.path();
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 16 << 20;
+  options.max_num_seqs = 64;
+  RankThreads group(options, ranks);
+  std::vector<float> values;
+  for_each_logits(group.runner(), group.plan(), options.block_size, some_ids(), 16,
+                  [&](int, std::span<const float> row) { values.insert(values.end(), row.begin(), row.end()); });
+  return values;
 }
 
 // The largest difference relative to the largest magnitude.
@@ -394,6 +414,10 @@ void expect_equal(const Json& quantization, const Writer& writer, double smaller
   const TextLogits got = some_logits(quantized), want = some_logits(plain);
   EXPECT_LE(relative_error(some_logits(quantized, "none", "reference"), want), 2e-4);
   EXPECT_LE(relative_error(got, want), 5e-2);
+  for (const int ranks : {2, 4}) {  // four ranks cut o_proj through groups of 128, so they gather its inputs
+    EXPECT_LE(relative_error({.values = logits_of_ranks(quantized, ranks, "reference")}, want), 2e-4) << ranks;
+    EXPECT_LE(relative_error({.values = logits_of_ranks(quantized, ranks, "")}, want), 5e-2) << ranks;
+  }
   EXPECT_LT(static_cast<double>(got.weight_bytes) * smaller, static_cast<double>(want.weight_bytes));
   const TempFolder cache;
   const std::string host(ops::select_host_backend().name);

@@ -87,6 +87,9 @@ TEST(Tensor, RowsOfBlockTypesBeginAtTheirBlocks) {
   const Tensor t(data.data(), &kBlocks, {3, 64});
   EXPECT_EQ(t.bytes(), data.size());
   EXPECT_EQ(t.slice_rows(2, 1).data, data.data() + 2 * 2 * 18);
+  const Tensor right = t.slice_columns(32, 32);
+  EXPECT_EQ(right.slice_rows(1, 1).data, data.data() + 3 * 18);
+  EXPECT_EQ(right.shape, (Shape{3, 32}));
 }
 
 TEST(TensorDeathTest, SlicesOutsideAreBugs) {
@@ -95,6 +98,8 @@ TEST(TensorDeathTest, SlicesOutsideAreBugs) {
   EXPECT_DEATH(t.slice_rows(2, 2), "row slice starts at 2 and has 2 rows");
   EXPECT_DEATH(t.slice_rows(-1, 1), "row slice starts at -1");
   EXPECT_DEATH(t.slice_columns(4, 1), "column slice starts at 4 and has 1 columns");
+  const Tensor blocks(data.data(), &kBlocks, {1, 64});
+  EXPECT_DEATH(blocks.slice_columns(0, 16), "16 columns from 0 in blocks of 32");
   EXPECT_DEATH(Tensor(data.data(), &kInt32, {3, 4}).f32(), "tensor is int32");
 }
 

@@ -120,6 +120,9 @@ int measure_ops(Arguments a) {
     throw Error(ErrorCode::kInvalidRequest,
                 fmt::format("backend '{}' does not support timing ops one by one", backend.name));
   }
+  if (a.engine.tensor_parallel_size > 1) {
+    throw Error(ErrorCode::kInvalidRequest, "--tensor-parallel-size: the ops of one process are timed (expected 1)");
+  }
   ThreadPool pool(a.engine.threads);
   if (pool.threads() == 1) kernels::use_cpu_time();
   LoadedModel loaded = load_model(a.engine, pool);

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "cli/bench/bench.h"
+#include "engine/ranks.h"
 #include "engine/runner.h"
 #include "engine/text.h"
 #include "sluice/error.h"
@@ -49,7 +50,7 @@ int perplexity(Arguments a) {
   constexpr int kChunk = 256;
   a.engine.max_num_batched_tokens = kChunk;
   a.engine.max_num_seqs = kChunk;
-  ThreadPool pool(a.engine.threads);
+  ThreadPool pool(threads_of_rank(a.engine, 0));
   LoadedModel loaded = load_model(a.engine, pool);
   const auto tokenizer = load_tokenizer(a.engine, *loaded.plan.checkpoint);
   Runner runner(loaded);

@@ -13,6 +13,7 @@
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/upload.h"
 #include "ops/sample.h"
+#include "sluice/error.h"
 
 namespace sluice::cuda {
 namespace {
@@ -97,6 +98,11 @@ void gather_rows_op(ops::Queue& queue, Tensor out, Tensor x, Indices rows) {
 template <Arithmetic arithmetic, auto run, class Args>
 void lora_op(ops::Queue& queue, const Args& args) {
   finish(queue, [&](const Launch& l) { run(l, args, on_device(queue, args.slots), arithmetic); });
+}
+
+// Models are not divided between GPUs: see Capabilities::collectives.
+[[noreturn]] void refuse_collectives() {
+  throw Error(ErrorCode::kUnsupportedModel, "the CUDA backends have no operations between ranks");
 }
 
 void copy_rows_op(ops::Queue& queue, Tensor x, Indices pairs) {
@@ -324,7 +330,9 @@ constexpr ops::OpTable op_table() {
                      .expert_matmul = expert_matmul_op<arithmetic>,
                      .head_matmul = head_matmul_op<arithmetic>,
                      .lora_shrink = lora_op<arithmetic, lora_shrink, ops::LoraShrinkArgs>,
-                     .lora_expand = lora_op<arithmetic, lora_expand, ops::LoraExpandArgs>};
+                     .lora_expand = lora_op<arithmetic, lora_expand, ops::LoraExpandArgs>,
+                     .all_reduce = [](ops::Queue&, Communicator&, Tensor, Tensor, bool) { refuse_collectives(); },
+                     .all_gather = [](ops::Queue&, Communicator&, Tensor, Tensor) { refuse_collectives(); }};
 #define SLUICE_FILL(name) table.name = PlainOp<name, ops::SlotFunction<&ops::OpTable::name>>::call;
   SLUICE_CUDA_PLAIN_SLOTS(SLUICE_FILL)
 #undef SLUICE_FILL

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -23,7 +24,49 @@ std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
   return parts;
 }
 
+// The outputs of the fused projection that belong to these heads.
+std::vector<RowRange> qkv_outputs(const AttentionSpec& s, const HeadPart& part) {
+  const int64_t dim = s.head_dim;
+  std::vector<RowRange> kept{scaled(part.queries, dim)};
+  int64_t first = s.q_width();
+  if (s.output_gate) kept.push_back(scaled(part.queries, dim, std::exchange(first, 2 * first)));
+  if (s.shared_kv) return kept;
+  kept.push_back(scaled(part.keys, dim, first));
+  kept.push_back(scaled(part.keys, s.value_columns(), first + s.kv_width()));
+  return kept;
+}
+
+Linear::Split qkv_split(const AttentionSpec& s, const std::optional<HeadPart>& part) {
+  if (!part) return {};
+  return {.outputs = qkv_outputs(s, *part)};
+}
+
+Linear::Split out_split(const AttentionSpec& s, const std::optional<HeadPart>& part) {
+  if (!part) return {};
+  return {.inputs = scaled(part->queries, s.value_columns())};
+}
+
+// The layer of one rank's heads.
+AttentionSpec spec_of(const AttentionSpec& s, const std::optional<HeadPart>& part) {
+  if (!part) return s;
+  AttentionSpec mine = s;
+  mine.heads = static_cast<int>(part->queries.count);
+  mine.kv_heads = static_cast<int>(part->keys.count);
+  mine.alibi_slopes = picked(s.alibi_slopes, {part->queries});
+  mine.relative_bias = picked(s.relative_bias, {scaled(part->queries, 2 * int64_t{s.relative_reach} + 1)});
+  return mine;
+}
+
 }  // namespace
+
+std::optional<HeadPart> head_part(const Ranks& ranks, const AttentionSpec& s) {
+  const std::optional<RowRange> queries = even_part(ranks, s.heads);
+  if (!queries) return std::nullopt;
+  if (const auto keys = even_part(ranks, s.kv_heads)) return HeadPart{*queries, *keys};
+  // A norm over all heads cannot be put together from heads that several ranks have.
+  if (ranks.size % s.kv_heads != 0 || s.qk_norm == QkNorm::kProjection) return std::nullopt;
+  return HeadPart{*queries, {int64_t{ranks.rank} * s.kv_heads / ranks.size, 1}};
+}
 
 std::vector<RowRange> grouped_qkv_rows(const AttentionSpec& s) {
   const int64_t dim = s.head_dim, group = s.heads / s.kv_heads, stride = (group + 2) * dim;
@@ -46,17 +89,24 @@ std::vector<float> alibi_slopes(int heads) {
   return slopes;
 }
 
-HeadNorm::HeadNorm(const Weights& w, const std::string& name, int heads, const AttentionSpec& s)
-    : kind_(s.qk_norm), heads_(heads) {
+HeadNorm::HeadNorm(const Weights& w, const std::string& name, int heads, RowRange part, const AttentionSpec& s)
+    : kind_(s.qk_norm), heads_(static_cast<int>(part.count)), whole_(int64_t{heads} * s.head_dim) {
   const NormSpec& norm = s.qk_norm_spec;
   if (kind_ == QkNorm::kHead || kind_ == QkNorm::kHeadAfterRope) norms_.emplace_back(w, name, s.head_dim, norm);
-  if (kind_ == QkNorm::kProjection) norms_.emplace_back(w, name, int64_t{heads} * s.head_dim, norm);
+  if (kind_ == QkNorm::kProjection) {
+    norms_.emplace_back(w, name, whole_, norm);
+    if (heads_ < heads) w.context().note_exchange(whole_);
+  }
   if (kind_ != QkNorm::kEachHead) return;
   if (s.norm_per_head_tensors) {
-    for (int i = 0; i < heads; ++i) norms_.emplace_back(w / name / "norms", std::to_string(i), s.head_dim, norm);
+    for (int i = 0; i < heads; ++i) {
+      Norm of_head(w / name / "norms", std::to_string(i), s.head_dim, norm);
+      if (i >= part.begin && i < part.begin + part.count) norms_.push_back(std::move(of_head));
+    }
     return;
   }
-  const std::vector<float> weights = (w / name).vector("weight", Shape{heads, s.head_dim});
+  const std::vector<float> weights =
+      picked((w / name).vector("weight", Shape{heads, s.head_dim}), {scaled(part, s.head_dim)});
   for (auto at = weights.begin(); at != weights.end(); at += s.head_dim) {
     norms_.emplace_back(w.context(), std::span(at, at + s.head_dim), norm);
   }
@@ -67,7 +117,7 @@ void HeadNorm::operator()(ops::Ctx& c, const Tensor& x) const {
     case QkNorm::kNone:
       return;
     case QkNorm::kProjection:
-      return norms_[0].in_place(c, x);
+      return on_whole_rows(c, x, whole_, [&](const Tensor& rows) { norms_[0].in_place(c, rows); });
     case QkNorm::kHead:
     case QkNorm::kHeadAfterRope:
       return norms_[0].in_place(c, by_heads(x, heads_));
@@ -80,18 +130,24 @@ void HeadNorm::operator()(ops::Ctx& c, const Tensor& x) const {
 }
 
 Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden)
-    : spec_(s),
-      qkv_(w, qkv_parts(s), hidden, s.qkv_bias),
-      out_(w, {{s.out, hidden, {}, s.transposed}}, s.out_width(), s.out_bias),
-      q_norm_(w, s.q_norm, s.heads, s) {
-  if (!s.shared_kv) k_norm_ = HeadNorm(w, s.k_norm, s.kv_heads, s);
+    : Attention(w, s, hidden, head_part(w.context().ranks, s)) {}
+
+Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden, const std::optional<HeadPart>& part)
+    : spec_(spec_of(s, part)),
+      whole_(s.out_width()),
+      qkv_(w, qkv_parts(s), hidden, s.qkv_bias, qkv_split(s, part)),
+      out_(w, {{s.out, hidden, {}, s.transposed}}, s.out_width(), s.out_bias, out_split(s, part)) {
+  const HeadPart mine = part.value_or(HeadPart{{0, s.heads}, {0, s.kv_heads}});
+  q_norm_ = HeadNorm(w, s.q_norm, s.heads, mine.queries, s);
+  if (!s.shared_kv) k_norm_ = HeadNorm(w, s.k_norm, s.kv_heads, mine.keys, s);
   if (s.value_norm) value_norm_ = Norm(w.context(), {}, {.eps = s.qk_norm_spec.eps, .weight = false});
   if (s.sub_norm) sub_norm_ = Norm(w, "attn_sub_norm", s.out_width(), s.sub_norm_spec);
   LoadContext& context = w.context();
-  if (s.sinks) sinks_ = Vector(context, w.vector(s.sink, s.heads));
-  slopes_ = Vector(context, s.alibi_slopes);
-  relative_bias_ = Vector(context, s.relative_bias);
-  context.note_attention(s.heads, static_cast<int>(s.value_columns()));
+  if (s.sub_norm && part) context.note_exchange(whole_);
+  if (s.sinks) sinks_ = Vector(context, picked(w.vector(s.sink, s.heads), {mine.queries}));
+  slopes_ = Vector(context, spec_.alibi_slopes);
+  relative_bias_ = Vector(context, spec_.relative_bias);
+  context.note_attention(spec_.heads, static_cast<int>(s.value_columns()));
 }
 
 void Attention::rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& k,
@@ -173,7 +229,7 @@ void Attention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor
   if (spec_.output_gate) {
     ops::multiply(c, mixed, qkv.slice_columns(spec_.q_width(), spec_.q_width()), ops::Activation::kSigmoid);
   }
-  if (spec_.sub_norm) sub_norm_.in_place(c, mixed);
+  if (spec_.sub_norm) on_whole_rows(c, mixed, whole_, [&](const Tensor& rows) { sub_norm_.in_place(c, rows); });
   out_.into(c, out, mixed, accumulate);
 }
 

@@ -4,6 +4,7 @@
 // family that kept them would have to copy it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -76,11 +77,19 @@ std::vector<RowRange> grouped_qkv_rows(const AttentionSpec& spec);
 // ALiBi slopes for any number of heads. For a power of two, slope i is 2^(-8 i / heads).
 std::vector<float> alibi_slopes(int heads);
 
+// The heads of one rank. If there are more ranks than key heads, several ranks have the same key head.
+struct HeadPart {
+  RowRange queries, keys;
+};
+// nullopt: this rank has all heads.
+std::optional<HeadPart> head_part(const Ranks& ranks, const AttentionSpec& spec);
+
 // Norms queries or keys in place, on their columns of the fused projection's result.
 class HeadNorm {
  public:
   HeadNorm() = default;
-  HeadNorm(const Weights& w, const std::string& name, int heads, const AttentionSpec& spec);
+  // Reads the norm of `heads` heads, of which the layer has those of `part`.
+  HeadNorm(const Weights& w, const std::string& name, int heads, RowRange part, const AttentionSpec& spec);
   void operator()(ops::Ctx& c, const Tensor& x) const;  // [tokens, heads * head_dim]
   // The norm in the form that a fused rotation takes. Without weights unless each head is normed separately with shared
   // weights (kHead).
@@ -88,7 +97,8 @@ class HeadNorm {
 
  private:
   QkNorm kind_ = QkNorm::kNone;
-  int heads_ = 0;
+  int heads_ = 0;            // those of this rank
+  int64_t whole_ = 0;        // columns of all heads
   std::vector<Norm> norms_;  // one norm, or one per head
 };
 
@@ -118,7 +128,10 @@ class Attention final : public TokenMixer {
   void rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& k,
                         const Tensor& v) const;
 
-  AttentionSpec spec_;
+  Attention(const Weights& w, const AttentionSpec& spec, int hidden, const std::optional<HeadPart>& part);
+
+  AttentionSpec spec_;  // of this rank's heads
+  int64_t whole_ = 0;   // width of the results of all heads
   Linear qkv_, out_;
   HeadNorm q_norm_, k_norm_;
   Norm value_norm_, sub_norm_;

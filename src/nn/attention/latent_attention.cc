@@ -17,35 +17,43 @@ std::vector<RowRange> split_rows(const LatentAttentionSpec& s) {
 
 LatentAttention::LatentAttention(const Weights& w, const LatentAttentionSpec& s, int hidden) : spec_(s) {
   const int64_t q_width = int64_t{s.heads} * (s.nope_dim + s.rope_dim);
+  const std::optional<RowRange> part = even_part(w.context().ranks, s.heads);
+  Linear::Split queries, results;
+  if (part) {
+    queries.outputs = {scaled(*part, s.nope_dim), scaled(*part, s.rope_dim, int64_t{s.heads} * s.nope_dim)};
+    results.inputs = scaled(*part, s.value_dim);
+    spec_.heads = static_cast<int>(part->count);
+  }
   if (s.q_rank > 0) {
     q_a_ = Linear(w, {{"q_a_proj", s.q_rank}}, hidden, s.bias);
     q_norm_ = Norm(w, "q_a_layernorm", s.q_rank, s.norm);
-    q_b_ = Linear(w, {{"q_b_proj", q_width, split_rows(s)}}, s.q_rank, false);
+    q_b_ = Linear(w, {{"q_b_proj", q_width, split_rows(s)}}, s.q_rank, false, queries);
   } else {
-    q_b_ = Linear(w, {{"q_proj", q_width, split_rows(s)}}, hidden, false);
+    q_b_ = Linear(w, {{"q_proj", q_width, split_rows(s)}}, hidden, false, queries);
   }
   kv_a_ = Linear(w, {{"kv_a_proj_with_mqa", s.kv_rank + s.rope_dim}}, hidden, s.bias);
   kv_norm_ = Norm(w, "kv_a_layernorm", s.kv_rank, s.norm);
-  load_kv_b(w);
-  w.context().note_attention(s.heads, s.kv_rank);
-  out_ = Linear(w, {{"o_proj", hidden}}, int64_t{s.heads} * s.value_dim, s.bias);
+  const RowRange heads = part.value_or(RowRange{0, s.heads});
+  load_kv_b(w, heads, s.heads);
+  w.context().note_attention(spec_.heads, s.kv_rank);
+  out_ = Linear(w, {{"o_proj", hidden}}, int64_t{s.heads} * s.value_dim, s.bias, results);
 }
 
-void LatentAttention::load_kv_b(const Weights& w) {
+void LatentAttention::load_kv_b(const Weights& w, RowRange heads, int all) {
   LoadContext& context = w.context();
   const LatentAttentionSpec& s = spec_;
   const int64_t stride = s.nope_dim + s.value_dim;
   keys_ = StackedLinear(context, context.dtype, s.heads, s.kv_rank, s.nope_dim);
   values_ = StackedLinear(context, context.dtype, s.heads, s.value_dim, s.kv_rank);
   if (w.has("k_b_proj.weight")) {  // GGUF files store the two parts separately, with the key part transposed
-    pack_heads(w, "k_b_proj", keys_, s.kv_rank, s.nope_dim);
-    return pack_heads(w, "v_b_proj", values_, s.value_dim, s.kv_rank);
+    pack_heads(w, "k_b_proj", all, heads, keys_, s.kv_rank, s.nope_dim);
+    return pack_heads(w, "v_b_proj", all, heads, values_, s.value_dim, s.kv_rank);
   }
-  const TensorEntry* entry =
-      (w / "kv_b_proj").tensor("weight", {s.heads * stride, s.kv_rank}, Weights::Stored::kAnyWay);
+  const TensorEntry* entry = (w / "kv_b_proj").tensor("weight", {all * stride, s.kv_rank}, Weights::Stored::kAnyWay);
   if (entry == nullptr || !context.packs()) return;
   Buffer computed;
-  const Tensor matrix = entry->in_memory(context.queue.threads(), computed).view();
+  const Tensor whole = entry->in_memory(context.queue.threads(), computed).view();
+  const Tensor matrix = whole.slice_rows(heads.begin * stride, heads.count * stride);
   for (int h = 0; h < s.heads; ++h) {
     Buffer memory;
     keys_.pack(context, h, 0, transpose(matrix.slice_rows(h * stride, s.nope_dim), memory));
@@ -53,14 +61,14 @@ void LatentAttention::load_kv_b(const Weights& w) {
   }
 }
 
-// Packs matrices [heads, rows, columns].
-void LatentAttention::pack_heads(const Weights& w, const std::string& name, StackedLinear& into, int64_t rows,
-                                 int64_t columns) const {
+// Packs the matrices of some heads from a tensor [all, rows, columns].
+void LatentAttention::pack_heads(const Weights& w, const std::string& name, int all, RowRange heads,
+                                 StackedLinear& into, int64_t rows, int64_t columns) {
   LoadContext& context = w.context();
-  const TensorEntry* entry = (w / name).tensor("weight", {spec_.heads, rows, columns});
+  const TensorEntry* entry = (w / name).tensor("weight", {all, rows, columns});
   if (entry == nullptr || !context.packs()) return;
-  for (int h = 0; h < spec_.heads; ++h) {
-    for (const Tensor& matrix : entry->rows(h * rows, rows)) into.pack(context, h, 0, matrix);
+  for (int h = 0; h < into.count(); ++h) {
+    for (const Tensor& matrix : entry->rows((heads.begin + h) * rows, rows)) into.pack(context, h, 0, matrix);
   }
 }
 

@@ -32,11 +32,12 @@ class LatentAttention final : public TokenMixer {
   }
 
  private:
-  void load_kv_b(const Weights& w);
+  void load_kv_b(const Weights& w, RowRange heads, int all);  // some of all heads
   void scale_queries(ops::Ctx& c, const Rope::Rows& rope, const Tensor& q) const;
-  void pack_heads(const Weights& w, const std::string& name, StackedLinear& into, int64_t rows, int64_t columns) const;
+  static void pack_heads(const Weights& w, const std::string& name, int all, RowRange heads, StackedLinear& into,
+                         int64_t rows, int64_t columns);
 
-  LatentAttentionSpec spec_;
+  LatentAttentionSpec spec_;  // of this rank's heads; the latent vectors are cached by every rank
   Linear q_a_, q_b_;  // q_b_ alone if q_rank is 0; outputs: the unrotated parts of all heads, then the rotated parts
   Norm q_norm_, kv_norm_;
   Linear kv_a_, out_;

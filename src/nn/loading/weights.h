@@ -14,6 +14,7 @@
 #include "formats/checkpoint.h"
 #include "nn/loading/packed_file.h"
 #include "ops/ops.h"
+#include "parallel/share.h"
 #include "sluice/task.h"
 
 namespace sluice {
@@ -31,6 +32,7 @@ struct LoadContext {
   Task task = Task::kGenerate;                        // what the model is for; see Model::forward
   bool dry = false;                                   // plan only
   bool keep_types = false;                            // plain types also stay as they are in the checkpoint
+  Ranks ranks{};                                      // which part of the model this process holds (nn/loading/split.h)
   Memory& memory = queue.device().memory();           // where weights go
   std::function<void(size_t done_bytes)> progress{};  // called after each tensor; may be null
   std::shared_ptr<PackedFile> packed{};  // file for packed matrices, to write or already filled; null: pack into memory
@@ -46,10 +48,12 @@ struct LoadContext {
   int attention_heads = 0;             // most of any layer
   int64_t attention_value_dim = 0;     // largest of any layer
   int64_t parameters = 0;
+  int64_t widest_exchange = 0;  // most floats per token that a layer takes from the arena to exchange them with ranks
   size_t done_bytes = 0;
   std::set<std::string, std::less<>> used{};
   std::vector<std::string> problems{};
 
+  void note_exchange(int64_t floats) { widest_exchange = std::max(widest_exchange, floats); }
   void note_attention(int heads, int64_t value_dim) {  // called for each attention layer
     attention_heads = std::max(attention_heads, heads);
     attention_value_dim = std::max(attention_value_dim, value_dim);

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <numeric>
 
 namespace sluice {
 namespace {
@@ -28,28 +29,40 @@ Tensor alternate_rows(const Tensor& matrix, int64_t first) {
 
 class Loader {
  public:
-  Loader(const Weights& w, const MoeSpec& spec, int hidden, StackedLinear& in, StackedLinear& out)
-      : w_(w), context_(w.context()), spec_(spec), hidden_(hidden), inner_(spec.inner), in_(in), out_(out) {}
+  Loader(const Weights& w, const MoeSpec& spec, int hidden, RowRange part, StackedLinear& in, StackedLinear& out)
+      : w_(w),
+        context_(w.context()),
+        spec_(spec),
+        hidden_(hidden),
+        inner_(spec.inner),
+        part_(part),
+        in_(in),
+        out_(out) {}
 
   void separate() {
     plan(type_of_first(spec_.gate), type_of_first(spec_.down));
     Buffer memory;
+    const RowRange all{0, hidden_};
     for (int e = 0; e < spec_.experts; ++e) {
       const Weights here = w_ / "experts" / std::to_string(e);
-      const auto pack = [&](StackedLinear& into, int64_t row, const std::string& name, int64_t rows, int64_t columns) {
-        const TensorEntry* entry = (here / name).tensor("weight", {rows, columns}, Weights::Stored::kAnyWay);
+      const auto pack = [&](StackedLinear& into, int64_t row, const std::string& name, const Shape& shape,
+                            RowRange rows, RowRange columns) {
+        const TensorEntry* entry = (here / name).tensor("weight", shape, Weights::Stored::kAnyWay);
         if (entry == nullptr || !context_.packs()) return;
-        into.pack(context_, e, row, entry->in_memory(context_.queue.threads(), memory).view());
+        for (const Tensor& run : entry->rows_in_memory(rows.begin, rows.count, context_.queue.threads(), memory)) {
+          into.pack(context_, e, row, run.slice_columns(columns.begin, columns.count));
+          row += run.rows();
+        }
       };
-      if (spec_.gated) pack(in_, 0, spec_.gate, inner_, hidden_);
-      pack(in_, spec_.gated ? inner_ : 0, spec_.up, inner_, hidden_);
-      pack(out_, 0, spec_.down, hidden_, inner_);
+      if (spec_.gated) pack(in_, 0, spec_.gate, {inner_, hidden_}, part_, all);
+      pack(in_, spec_.gated ? part_.count : 0, spec_.up, {inner_, hidden_}, part_, all);
+      pack(out_, 0, spec_.down, {hidden_, inner_}, all, part_);
     }
   }
 
   void stacked() {
-    in_ = StackedLinear(w_, spec_.gate, spec_.experts, 2 * inner_, hidden_);
-    out_ = StackedLinear(w_, spec_.down, spec_.experts, hidden_, inner_);
+    in_ = StackedLinear(w_, spec_.gate, spec_.experts, 2 * inner_, hidden_, gate_and_up(), {0, hidden_});
+    out_ = StackedLinear(w_, spec_.down, spec_.experts, hidden_, inner_, {{0, hidden_}}, part_);
   }
 
   void stacked_parameters() {
@@ -58,8 +71,8 @@ class Loader {
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, hidden_, inner_});
     plan(in != nullptr ? in->dtype : context_.dtype, out != nullptr ? out->dtype : context_.dtype);
     for (int e = 0; e < spec_.experts; ++e) {
-      in_.pack(context_, e, 0, rows_of(in, e * 2 * inner_, 2 * inner_, hidden_));
-      out_.pack(context_, e, 0, rows_of(out, e * hidden_, hidden_, inner_));
+      pack_in(e, rows_of(in, e * 2 * inner_, 2 * inner_, hidden_));
+      out_.pack(context_, e, 0, my_columns(rows_of(out, e * hidden_, hidden_, inner_)));
     }
   }
 
@@ -70,9 +83,10 @@ class Loader {
     const TensorEntry* up = w_.tensor(spec_.up, {spec_.experts * inner_, hidden_});
     const TensorEntry* down = w_.tensor(spec_.down, {spec_.experts * inner_, hidden_});
     for (int e = 0; e < spec_.experts; ++e) {
-      in_.pack(context_, e, 0, rows_of(gate, e * inner_, inner_, hidden_));
-      in_.pack(context_, e, inner_, rows_of(up, e * inner_, inner_, hidden_));
-      pack_transposed(out_, e, rows_of(down, e * inner_, inner_, hidden_));
+      const int64_t first = e * inner_ + part_.begin;
+      in_.pack(context_, e, 0, rows_of(gate, first, part_.count, hidden_));
+      in_.pack(context_, e, part_.count, rows_of(up, first, part_.count, hidden_));
+      pack_transposed(out_, e, rows_of(down, first, part_.count, hidden_));
     }
   }
 
@@ -87,18 +101,23 @@ class Loader {
       if (in_turn) {
         pack_in_turn(e, rows);
       } else {
-        in_.pack(context_, e, 0, rows);
+        pack_in(e, rows);
       }
-      pack_transposed(out_, e, rows_of(out, e * inner_, inner_, hidden_));
+      pack_transposed(out_, e, rows_of(out, e * inner_ + part_.begin, part_.count, hidden_));
     }
   }
 
   void biases() {
     if (spec_.bias == ExpertBias::kNone) return;
-    if (spec_.bias == ExpertBias::kSum) return out_.set_bias_of_sum(context_, w_.vector("bias", hidden_));
+    // Of the ranks' summands, one has the bias.
+    const auto of_result = [&](std::vector<float> bias) {
+      const bool mine = part_.count == inner_ || context_.ranks.rank == 0;
+      return mine ? std::move(bias) : std::vector<float>{};
+    };
+    if (spec_.bias == ExpertBias::kSum) return out_.set_bias_of_sum(context_, of_result(w_.vector("bias", hidden_)));
     if (w_.has(spec_.gate + ".bias")) {  // stacked experts
-      in_.set_bias(context_, w_.vector(spec_.gate + ".bias", Shape{spec_.experts, 2 * inner_}));
-      return out_.set_bias(context_, w_.vector(spec_.down + ".bias", Shape{spec_.experts, hidden_}));
+      set_bias_in(w_.vector(spec_.gate + ".bias", Shape{spec_.experts, 2 * inner_}));
+      return out_.set_bias(context_, of_result(w_.vector(spec_.down + ".bias", Shape{spec_.experts, hidden_})));
     }
     const std::vector<float> in_turn = w_.vector(spec_.gate + "_bias", Shape{spec_.experts, 2 * inner_});
     std::vector<float> in(in_turn.size());
@@ -107,14 +126,32 @@ class Loader {
       const size_t row = i % (2 * inner);
       in[i - row + row % 2 * inner + row / 2] = in_turn[i];
     }
-    in_.set_bias(context_, in);
-    out_.set_bias(context_, w_.vector(spec_.down + "_bias", Shape{spec_.experts, hidden_}));
+    set_bias_in(std::move(in));
+    out_.set_bias(context_, of_result(w_.vector(spec_.down + "_bias", Shape{spec_.experts, hidden_})));
   }
 
  private:
   void plan(DType in, DType out) {
-    in_ = StackedLinear(context_, in, spec_.experts, (spec_.gated ? 2 : 1) * inner_, hidden_);
-    out_ = StackedLinear(context_, out, spec_.experts, hidden_, inner_);
+    in_ = StackedLinear(context_, in, spec_.experts, (spec_.gated ? 2 : 1) * part_.count, hidden_);
+    out_ = StackedLinear(context_, out, spec_.experts, hidden_, part_.count, inner_);
+  }
+
+  // This rank's rows of gate and up, which lie one after the other.
+  std::vector<RowRange> gate_and_up() const { return {part_, {inner_ + part_.begin, part_.count}}; }
+  Tensor my_columns(const Tensor& matrix) const { return matrix.slice_columns(part_.begin, part_.count); }
+
+  void pack_in(int e, const Tensor& rows) {
+    in_.pack(context_, e, 0, rows.slice_rows(part_.begin, part_.count));
+    in_.pack(context_, e, part_.count, rows.slice_rows(inner_ + part_.begin, part_.count));
+  }
+
+  // [experts, 2 * inner]
+  void set_bias_in(std::vector<float> bias) {
+    std::vector<RowRange> kept;
+    for (int e = 0; e < spec_.experts; ++e) {
+      for (const RowRange& range : gate_and_up()) kept.push_back({2 * e * inner_ + range.begin, range.count});
+    }
+    in_.set_bias(context_, picked(std::move(bias), kept));
   }
 
   // One weight holds the matrices of all experts, so all have the type of the first.
@@ -125,8 +162,8 @@ class Loader {
 
   // Packs interleaved rows of gate and up.
   void pack_in_turn(int e, const Tensor& rows) {
-    in_.pack(context_, e, 0, alternate_rows(rows, 0));
-    in_.pack(context_, e, inner_, alternate_rows(rows, 1));
+    in_.pack(context_, e, 0, alternate_rows(rows, 0).slice_rows(part_.begin, part_.count));
+    in_.pack(context_, e, part_.count, alternate_rows(rows, 1).slice_rows(part_.begin, part_.count));
   }
 
   void pack_transposed(StackedLinear& into, int e, const Tensor& matrix) {
@@ -139,15 +176,31 @@ class Loader {
   LoadContext& context_;
   const MoeSpec& spec_;
   const int64_t hidden_, inner_;
+  const RowRange part_;  // of the inner width
   StackedLinear &in_, &out_;
 };
 
 }  // namespace
 
-void load_experts(const Weights& w, const MoeSpec& spec, int hidden, StackedLinear& in, StackedLinear& out) {
+std::optional<RowRange> expert_part(const Weights& w, const MoeSpec& spec) {
+  const LoadContext& context = w.context();
+  int64_t unit = 1;
+  const auto add = [&](const Weights& down) {
+    const TensorEntry* entry = context.checkpoint.find(down.prefix() + "weight");
+    const DType type = entry != nullptr ? entry->dtype : context.dtype;  // tensors of other layouts are plain
+    unit = std::lcm(unit, column_unit(entry, context.matrix_type(type, spec.inner)));
+  };
+  const bool separate = spec.layout == ExpertLayout::kSeparate;
+  for (int e = 0; separate && e < spec.experts; ++e) add(w / "experts" / std::to_string(e) / spec.down);
+  if (!separate) add(w / spec.down);
+  return grouped_part(context.ranks, spec.inner, unit, false);
+}
+
+void load_experts(const Weights& w, const MoeSpec& spec, int hidden, const std::optional<RowRange>& part,
+                  StackedLinear& in, StackedLinear& out) {
   CHECK(spec.gated || spec.layout == ExpertLayout::kSeparate, "experts without gates in layout {}",
         static_cast<int>(spec.layout));
-  Loader loader(w, spec, hidden, in, out);
+  Loader loader(w, spec, hidden, part.value_or(RowRange{0, spec.inner}), in, out);
   switch (spec.layout) {
     case ExpertLayout::kSeparate:
       loader.separate();

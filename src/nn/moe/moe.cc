@@ -27,7 +27,11 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
   if (!s.router.empty()) router_ = Linear(w, {{s.router, s.experts}}, hidden, s.router_bias);
   if (!s.expert_scale.empty()) expert_scale_ = Vector(context, w.vector(s.expert_scale, s.experts));
   if (!s.correction.empty()) correction_ = Vector(context, w.vector(s.correction, s.correction_shape));
-  load_experts(w, s, hidden, in_, out_);
+  const std::optional<RowRange> part = expert_part(w, s);
+  partial_ = part.has_value();
+  inner_ = partial_ ? static_cast<int>(part->count) : s.inner;
+  load_experts(w, s, hidden, part, in_, out_);
+  if (partial_) context.note_exchange(hidden);
   context.widest_matmul = std::max(context.widest_matmul, s.top_k * int64_t{std::max(hidden, s.inner)});
   if (s.shared_inner > 0) {
     const MlpSpec shared{.inner = s.shared_inner,
@@ -36,7 +40,7 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
                          .activation = s.activation,
                          .in = s.shared_in,
                          .out = s.shared_out};
-    shared_ = Mlp(w / s.shared, shared, hidden);
+    shared_ = Mlp(w / s.shared, shared, hidden, /*sum=*/!partial_);
   }
   if (s.shared_gate) shared_gate_ = Linear(w, {{"shared_expert_gate", 1}}, hidden, false);
 }
@@ -86,7 +90,20 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
 
 void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const {
   const bool shared = spec_.shared_inner > 0;
-  if (shared) run_shared(c, out, x, accumulate);
+  if (!partial_) {
+    if (shared) run_shared(c, out, x, accumulate);
+    return run_chosen(c, out, x, logits, accumulate || shared);
+  }
+  const bool summed = shared && shared_.partial();
+  if (shared && !summed) run_shared(c, out, x, accumulate);
+  Arena::Scope scope(c.arena);
+  const Tensor mine = c.arena.take(&kFloat32, out.shape);
+  if (summed) run_shared(c, mine, x, false);
+  run_chosen(c, mine, x, logits, summed);
+  ops::all_reduce(c, out, mine, accumulate || (shared && !summed));
+}
+
+void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const {
   const Choice choice(c, logits, spec_, correction_.data());
   if (!expert_scale_.empty()) scale_weights(c, choice);
   const int64_t places = x.rows() * spec_.top_k;
@@ -98,7 +115,7 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   } else {
     in_.experts(c, gate_up, x, choice.starts, choice.rows, mine);
   }
-  const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, spec_.inner}) : gate_up;
+  const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, inner_}) : gate_up;
   if (!spec_.gated) {
     ops::unary(c, inner, spec_.activation);
   } else if (spec_.glu_limit > 0) {
@@ -107,9 +124,8 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
     ops::glu(c, inner, gate_up, spec_.activation);
   }
   out_.experts(c, mine, inner, choice.starts);  // the gathered inputs are no longer needed
-  ops::combine(
-      c,
-      {.out = out, .x = mine, .weights = choice.weights, .places = choice.places, .accumulate = accumulate || shared});
+  ops::combine(c,
+               {.out = out, .x = mine, .weights = choice.weights, .places = choice.places, .accumulate = accumulate});
 }
 
 }  // namespace sluice

@@ -77,12 +77,15 @@ class Moe {
   // Gathers the input rows of each expert, scaled by their weights, in order of places.
   void scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const;
   void scale_weights(ops::Ctx& c, const Choice& choice) const;
+  void run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const;
   void run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
 
   MoeSpec spec_;
   Linear router_, shared_gate_;
   Vector correction_, expert_scale_;
   StackedLinear in_, out_;
+  int inner_ = 0;         // this rank's part of the experts' width
+  bool partial_ = false;  // the experts' results are this rank's summands
   Mlp shared_;
 };
 

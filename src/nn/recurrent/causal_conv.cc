@@ -6,7 +6,9 @@
 
 namespace sluice {
 
-CausalConv::CausalConv(const Weights& w, const std::vector<Part>& parts, const CausalConvSpec& s) : spec_(s) {
+CausalConv::CausalConv(const Weights& w, const std::vector<Part>& parts, const CausalConvSpec& s,
+                       const std::vector<RowRange>& kept)
+    : spec_(s) {
   std::vector<float> weight, bias;
   for (const Part& part : parts) {
     const Weights here = w / part.name;
@@ -17,8 +19,14 @@ CausalConv::CausalConv(const Weights& w, const std::vector<Part>& parts, const C
       w.context().add_problem("tensor '" + here.prefix() + "bias' exists, but the configuration has no bias there");
     }
   }
-  weight_ = Vector(w.context(), transposed(weight, s.channels));
-  bias_ = Vector(w.context(), bias);
+  std::vector<RowRange> elements;
+  if (!kept.empty()) spec_.channels = 0;
+  for (const RowRange& range : kept) {
+    spec_.channels += range.count;
+    elements.push_back(scaled(range, s.width));
+  }
+  weight_ = Vector(w.context(), transposed(picked(std::move(weight), elements), spec_.channels));
+  bias_ = Vector(w.context(), picked(std::move(bias), kept));
 }
 
 Tensor CausalConv::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& x, const Tensor& state) const {

@@ -20,14 +20,17 @@ struct CausalConvSpec {
 class CausalConv {
  public:
   // Tensors NAME.weight [channels, 1, width] and NAME.bias [channels].
-  CausalConv(const Weights& w, const std::string& name, const CausalConvSpec& spec)
-      : CausalConv(w, {{name, spec.channels}}, spec) {}
-  // The same for several tensors whose channels are concatenated.
+  CausalConv(const Weights& w, const std::string& name, const CausalConvSpec& spec,
+             const std::vector<RowRange>& kept = {})
+      : CausalConv(w, {{name, spec.channels}}, spec, kept) {}
+  // The same for several tensors whose channels are concatenated. Only the channels in `kept` are those of this rank;
+  // empty: all.
   struct Part {
     std::string name;
     int64_t channels = 0;
   };
-  CausalConv(const Weights& w, const std::vector<Part>& parts, const CausalConvSpec& spec);
+  CausalConv(const Weights& w, const std::vector<Part>& parts, const CausalConvSpec& spec,
+             const std::vector<RowRange>& kept = {});
   // Returns new [tokens, channels] from the arena. `state` is the convolution's columns of the step's state.
   Tensor operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& x, const Tensor& state) const;
 

@@ -34,14 +34,36 @@ std::vector<CausalConv::Part> conv_parts(const DeltaNetSpec& s) {
   return {{"q_conv1d", s.keys()}, {"k_conv1d", s.keys()}, {"v_conv1d", s.values()}};
 }
 
+// The outputs of the input projection (queries, keys, values, gate, beta, dt) that belong to the part.
+Linear::Split in_split(const DeltaNetSpec& s, const std::optional<DeltaPart>& part) {
+  if (!part) return {};
+  std::vector<RowRange> kept = delta_columns(s, part);
+  const int64_t gate = 2 * s.keys() + s.values(), beta = gate + s.values();
+  kept.push_back(scaled(part->heads, s.value_dim, gate));
+  kept.push_back(scaled(part->heads, 1, beta));
+  kept.push_back(scaled(part->heads, 1, beta + s.heads));
+  return {.outputs = std::move(kept)};
+}
+
+Linear::Split out_split(const DeltaNetSpec& s, const std::optional<DeltaPart>& part) {
+  if (!part) return {};
+  return {.inputs = scaled(part->heads, s.value_dim)};
+}
+
 }  // namespace
 
 DeltaNet::DeltaNet(const Weights& w, const DeltaNetSpec& s, int hidden)
+    : DeltaNet(w, s, hidden, delta_part(w.context().ranks, s)) {}
+
+DeltaNet::DeltaNet(const Weights& w, const DeltaNetSpec& s, int hidden, const std::optional<DeltaPart>& part)
     : spec_(s),
-      in_(w, in_parts(s), hidden, false),
-      out_(w, {{s.layout == DeltaNetLayout::kApart ? "o_proj" : "out_proj", hidden}}, s.values(), false),
-      rule_(w, s, conv_parts(s), s.layout == DeltaNetLayout::kApart ? "o_norm" : "norm", w.vector("A_log", s.heads),
-            w.vector("dt_bias", s.heads)) {}
+      in_(w, in_parts(s), hidden, false, in_split(s, part)),
+      out_(w, {{s.layout == DeltaNetLayout::kApart ? "o_proj" : "out_proj", hidden}}, s.values(), false,
+           out_split(s, part)),
+      rule_(w, s, part, conv_parts(s), s.layout == DeltaNetLayout::kApart ? "o_norm" : "norm",
+            w.vector("A_log", s.heads), w.vector("dt_bias", s.heads)) {
+  spec_.keep(part);
+}
 
 void DeltaNet::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                           bool accumulate) const {

@@ -27,8 +27,10 @@ class DeltaNet final : public TokenMixer {
   int64_t state_values() const override { return spec_.state_values(); }
 
  private:
-  DeltaNetSpec spec_;
-  Linear in_, out_;  // outputs of in_: queries, keys, values, gate, beta, dt
+  DeltaNet(const Weights& w, const DeltaNetSpec& spec, int hidden, const std::optional<DeltaPart>& part);
+
+  DeltaNetSpec spec_;  // of this rank's heads
+  Linear in_, out_;    // outputs of in_: queries, keys, values, gate, beta, dt
   DeltaRule rule_;
 };
 

@@ -15,15 +15,47 @@ Norm unit_length(const LoadContext& context, int dim, float scale) {
 
 }  // namespace
 
-DeltaRule::DeltaRule(const Weights& w, const DeltaSpec& s, const std::vector<CausalConv::Part>& conv, const char* norm,
-                     std::vector<float> a_log, const std::vector<float>& dt_bias)
+std::optional<DeltaPart> delta_part(const Ranks& ranks, const DeltaSpec& spec) {
+  const std::optional<RowRange> heads = even_part(ranks, spec.heads), keys = even_part(ranks, spec.key_heads);
+  if (!heads || !keys) return std::nullopt;
+  return DeltaPart{*heads, *keys};
+}
+
+std::vector<RowRange> delta_columns(const DeltaSpec& s, const std::optional<DeltaPart>& part) {
+  if (!part) return {};
+  return {scaled(part->key_heads, s.key_dim), scaled(part->key_heads, s.key_dim, s.keys()),
+          scaled(part->heads, s.value_dim, 2 * s.keys())};
+}
+
+void DeltaSpec::keep(const std::optional<DeltaPart>& part) {
+  if (!part) return;
+  heads = static_cast<int>(part->heads.count);
+  key_heads = static_cast<int>(part->key_heads.count);
+}
+
+namespace {
+
+// The numbers that belong to the heads of a part, of which there are equally many per head.
+std::vector<float> of_heads(std::vector<float> values, int heads, const std::optional<DeltaPart>& part) {
+  if (!part) return values;
+  const auto per_head = static_cast<int64_t>(values.size()) / heads;
+  return picked(std::move(values), {scaled(part->heads, per_head)});
+}
+
+}  // namespace
+
+DeltaRule::DeltaRule(const Weights& w, const DeltaSpec& s, const std::optional<DeltaPart>& part,
+                     const std::vector<CausalConv::Part>& conv, const char* norm, std::vector<float> a_log,
+                     std::vector<float> dt_bias)
     : spec_(s),
-      conv_(w, conv, s.conv()),
+      conv_(w, conv, s.conv(), delta_columns(s, part)),
       q_norm_(unit_length(w.context(), s.key_dim, 1.0f / std::sqrt(static_cast<float>(s.key_dim)))),
       k_norm_(unit_length(w.context(), s.key_dim, 1.0f)),
       norm_(w, norm, s.value_dim, {.eps = s.norm_eps}),
-      a_(w.context(), decay_rates(std::move(a_log))),
-      dt_bias_(w.context(), dt_bias) {}
+      a_(w.context(), decay_rates(of_heads(std::move(a_log), s.heads, part))),
+      dt_bias_(w.context(), of_heads(std::move(dt_bias), s.heads, part)) {
+  spec_.keep(part);
+}
 
 Tensor DeltaRule::operator()(ops::Ctx& c, const TokenMixerStep& step, const Inputs& in) const {
   const int64_t keys = spec_.keys(), values = spec_.values(), conv_values = spec_.conv().state_values();

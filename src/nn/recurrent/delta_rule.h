@@ -3,9 +3,13 @@
 // gate.
 #pragma once
 
+#include <optional>
+
 #include "nn/recurrent/causal_conv.h"
 
 namespace sluice {
+
+struct DeltaPart;
 
 struct DeltaSpec {
   int heads = 0;      // value heads
@@ -17,18 +21,30 @@ struct DeltaSpec {
   float norm_eps = 1e-6f;
   float beta_scale = 1.0f;  // 2: a step may flip the sign of a key's part of the state
 
+  void keep(const std::optional<DeltaPart>& part);  // leaves the heads of a part
+
   int64_t keys() const { return int64_t{key_heads} * key_dim; }
   int64_t values() const { return int64_t{heads} * value_dim; }
   CausalConvSpec conv() const { return {2 * keys() + values(), conv_width, false, activation}; }
   int64_t state_values() const { return conv().state_values() + values() * key_dim; }
 };
 
+// The heads of one rank.
+struct DeltaPart {
+  RowRange heads, key_heads;
+};
+// nullopt: this rank has all heads.
+std::optional<DeltaPart> delta_part(const Ranks& ranks, const DeltaSpec& spec);
+// The columns of queries, keys and values, which lie side by side, that belong to the part. Empty without one: all.
+std::vector<RowRange> delta_columns(const DeltaSpec& spec, const std::optional<DeltaPart>& part);
+
 class DeltaRule {
  public:
   // Reads the tensors of the convolution's parts and NORM.weight [value_dim]. `a_log` is [heads]. `dt_bias` is [heads],
-  // or [heads * key_dim] if states decay per key channel.
-  DeltaRule(const Weights& w, const DeltaSpec& spec, const std::vector<CausalConv::Part>& conv, const char* norm,
-            std::vector<float> a_log, const std::vector<float>& dt_bias);
+  // or [heads * key_dim] if states decay per key channel. These are of all heads; the rule keeps those of the part.
+  DeltaRule(const Weights& w, const DeltaSpec& spec, const std::optional<DeltaPart>& part,
+            const std::vector<CausalConv::Part>& conv, const char* norm, std::vector<float> a_log,
+            std::vector<float> dt_bias);
 
   struct Inputs {
     Tensor qkv;   // [tokens, 2 * keys + values]

@@ -6,18 +6,18 @@
 namespace sluice {
 namespace {
 
-// Reads tensor NAME_gate_weight [heads, inputs, outputs].
-StackedLinear load_gate(const Weights& w, const std::string& name, int heads, int64_t dim) {
+// Reads the matrices of some heads from tensor NAME_gate_weight [heads, inputs, outputs].
+StackedLinear load_gate(const Weights& w, const std::string& name, int heads, RowRange kept, int64_t dim) {
   LoadContext& context = w.context();
-  StackedLinear gate(context, context.dtype, heads, dim, dim);
+  StackedLinear gate(context, context.dtype, static_cast<int>(kept.count), dim, dim);
   const TensorEntry* entry = w.tensor(name, {heads, dim, dim});
   if (entry == nullptr || !context.packs()) return gate;
   Tensor all = entry->view();
   all.shape = {heads * dim, dim};
   all.row_stride = dim;
-  for (int head = 0; head < heads; ++head) {
+  for (int head = 0; head < gate.count(); ++head) {
     Buffer memory;
-    gate.pack(context, head, 0, transpose(all.slice_rows(head * dim, dim), memory));
+    gate.pack(context, head, 0, transpose(all.slice_rows((kept.begin + head) * dim, dim), memory));
   }
   return gate;
 }
@@ -31,18 +31,42 @@ std::vector<float> rates(std::vector<float> parameters) {
   return parameters;
 }
 
+// The channels of some heads, as ranges of a tensor that has all channels `copies` times. Empty: all.
+std::vector<RowRange> channels(const GriffinSpec& s, const std::optional<RowRange>& heads, int copies) {
+  std::vector<RowRange> kept;
+  for (int i = 0; heads && i < copies; ++i) kept.push_back(scaled(*heads, s.width / s.heads, i * int64_t{s.width}));
+  return kept;
+}
+
+Linear::Split out_split(const GriffinSpec& s, const std::optional<RowRange>& heads) {
+  if (!heads) return {};
+  return {.inputs = scaled(*heads, s.width / s.heads)};
+}
+
 }  // namespace
 
 Griffin::Griffin(const Weights& w, const GriffinSpec& s, int hidden)
+    : Griffin(w, s, hidden, even_part(w.context().ranks, s.heads)) {}
+
+Griffin::Griffin(const Weights& w, const GriffinSpec& s, int hidden, const std::optional<RowRange>& heads)
     : spec_(s),
-      in_(w, {{"linear_x", s.width}, {"linear_y", s.width}}, hidden, true),
-      out_(w, {{"linear_out", hidden}}, s.width, true),
-      conv_(w, "conv_1d", s.conv()),
-      input_gate_(load_gate(w / "rg_lru", "input_gate_weight", s.heads, s.width / s.heads)),
-      recurrent_gate_(load_gate(w / "rg_lru", "recurrent_gate_weight", s.heads, s.width / s.heads)),
-      input_bias_(w.context(), (w / "rg_lru").vector("input_gate_bias", Shape{s.heads, s.width / s.heads})),
-      recurrent_bias_(w.context(), (w / "rg_lru").vector("recurrent_gate_bias", Shape{s.heads, s.width / s.heads})),
-      rate_(w.context(), rates((w / "rg_lru").vector("recurrent_param", s.width))) {}
+      in_(w, {{"linear_x", s.width}, {"linear_y", s.width}}, hidden, true, {.outputs = channels(s, heads, 2)}),
+      out_(w, {{"linear_out", hidden}}, s.width, true, out_split(s, heads)),
+      conv_(w, "conv_1d", s.conv(), channels(s, heads, 1)) {
+  const Weights unit = w / "rg_lru";
+  LoadContext& context = w.context();
+  const int64_t dim = s.width / s.heads;
+  const RowRange kept = heads.value_or(RowRange{0, s.heads});
+  const std::vector<RowRange> mine = channels(s, heads, 1);
+  const Shape by_head{s.heads, dim};
+  input_gate_ = load_gate(unit, "input_gate_weight", s.heads, kept, dim);
+  recurrent_gate_ = load_gate(unit, "recurrent_gate_weight", s.heads, kept, dim);
+  input_bias_ = Vector(context, picked(unit.vector("input_gate_bias", by_head), mine));
+  recurrent_bias_ = Vector(context, picked(unit.vector("recurrent_gate_bias", by_head), mine));
+  rate_ = Vector(context, picked(rates(unit.vector("recurrent_param", s.width)), mine));
+  spec_.heads = static_cast<int>(kept.count);
+  spec_.width = static_cast<int>(kept.count * dim);
+}
 
 void Griffin::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                          bool accumulate) const {

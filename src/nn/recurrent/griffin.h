@@ -2,6 +2,8 @@
 // (De et al. 2024, arXiv:2402.19427).
 #pragma once
 
+#include <optional>
+
 #include "nn/recurrent/causal_conv.h"
 #include "nn/stacked_linear.h"
 
@@ -25,8 +27,10 @@ class Griffin final : public TokenMixer {
   int64_t state_values() const override { return spec_.conv().state_values() + spec_.width; }
 
  private:
-  GriffinSpec spec_;
-  Linear in_, out_;  // outputs of in_: x, gate
+  Griffin(const Weights& w, const GriffinSpec& spec, int hidden, const std::optional<RowRange>& heads);
+
+  GriffinSpec spec_;  // of this rank's heads
+  Linear in_, out_;   // outputs of in_: x, gate
   CausalConv conv_;
   StackedLinear input_gate_, recurrent_gate_;
   Vector input_bias_, recurrent_bias_, rate_;  // [width]

@@ -3,7 +3,34 @@
 
 namespace sluice {
 
+namespace {
+
+// The outputs of the input projection that belong to the part, and all of the narrow first steps.
+Linear::Split in_split(const DeltaSpec& s, const std::optional<DeltaPart>& part) {
+  if (!part) return {};
+  std::vector<RowRange> kept = delta_columns(s, part);
+  const int64_t narrow = 2 * s.keys() + s.values(), beta = narrow + 2 * int64_t{s.value_dim};
+  kept.push_back({narrow, 2 * int64_t{s.value_dim}});
+  kept.push_back(scaled(part->heads, 1, beta));
+  return {.outputs = std::move(kept)};
+}
+
+Linear::Split heads_split(int64_t width, const std::optional<DeltaPart>& part) {
+  if (!part) return {};
+  return {.outputs = {scaled(part->heads, width)}};
+}
+
+Linear::Split out_split(int64_t width, const std::optional<DeltaPart>& part) {
+  if (!part) return {};
+  return {.inputs = scaled(part->heads, width)};
+}
+
+}  // namespace
+
 KimiDelta::KimiDelta(const Weights& w, const DeltaSpec& s, int hidden)
+    : KimiDelta(w, s, hidden, delta_part(w.context().ranks, s)) {}
+
+KimiDelta::KimiDelta(const Weights& w, const DeltaSpec& s, int hidden, const std::optional<DeltaPart>& part)
     : spec_(s),
       in_(w,
           {{"q_proj", s.keys()},
@@ -12,12 +39,14 @@ KimiDelta::KimiDelta(const Weights& w, const DeltaSpec& s, int hidden)
            {"f_a_proj", s.value_dim},
            {"g_a_proj", s.value_dim},
            {"b_proj", s.heads}},
-          hidden, false),
-      decays_(w, {{"f_b_proj", s.keys()}}, s.value_dim, false),
-      gate_(w, {{"g_b_proj", s.values()}}, s.value_dim, false),
-      out_(w, {{"o_proj", hidden}}, s.values(), false),
-      rule_(w, s, {{"q_conv1d", s.keys()}, {"k_conv1d", s.keys()}, {"v_conv1d", s.values()}}, "o_norm",
-            w.vector("A_log", Shape{1, 1, s.heads, 1}), w.vector("dt_bias", s.keys())) {}
+          hidden, false, in_split(s, part)),
+      decays_(w, {{"f_b_proj", s.keys()}}, s.value_dim, false, heads_split(s.key_dim, part)),
+      gate_(w, {{"g_b_proj", s.values()}}, s.value_dim, false, heads_split(s.value_dim, part)),
+      out_(w, {{"o_proj", hidden}}, s.values(), false, out_split(s.value_dim, part)),
+      rule_(w, s, part, {{"q_conv1d", s.keys()}, {"k_conv1d", s.keys()}, {"v_conv1d", s.values()}}, "o_norm",
+            w.vector("A_log", Shape{1, 1, s.heads, 1}), w.vector("dt_bias", s.keys())) {
+  spec_.keep(part);
+}
 
 void KimiDelta::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {

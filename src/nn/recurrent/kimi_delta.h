@@ -20,7 +20,9 @@ class KimiDelta final : public TokenMixer {
   int64_t state_values() const override { return spec_.state_values(); }
 
  private:
-  DeltaSpec spec_;
+  KimiDelta(const Weights& w, const DeltaSpec& spec, int hidden, const std::optional<DeltaPart>& part);
+
+  DeltaSpec spec_;                   // of this rank's heads
   Linear in_, decays_, gate_, out_;  // outputs of in_: queries, keys, values, first steps of decays and gate, beta
   DeltaRule rule_;
 };

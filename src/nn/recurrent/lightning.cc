@@ -26,13 +26,39 @@ std::vector<float> lightning_rates(int heads, int layer, int layers) {
   return rates;
 }
 
+namespace {
+
+// The columns of some heads, as ranges of outputs that have all heads `copies` times. Empty: all.
+std::vector<RowRange> columns(const LightningSpec& s, const std::optional<RowRange>& heads, int copies) {
+  std::vector<RowRange> kept;
+  for (int i = 0; heads && i < copies; ++i) kept.push_back(scaled(*heads, s.head_dim, i * s.width()));
+  return kept;
+}
+
+Linear::Split out_split(const LightningSpec& s, const std::optional<RowRange>& heads) {
+  if (!heads) return {};
+  return {.inputs = scaled(*heads, s.head_dim)};
+}
+
+}  // namespace
+
 Lightning::Lightning(const Weights& w, const LightningSpec& s, int hidden)
+    : Lightning(w, s, hidden, even_part(w.context().ranks, s.heads)) {}
+
+Lightning::Lightning(const Weights& w, const LightningSpec& s, int hidden, const std::optional<RowRange>& heads)
     : spec_(s),
-      qkv_(w, {{"qkv_proj", 3 * s.width(), qkv_rows(s)}}, hidden, false),
-      gate_(w, {{"output_gate", s.width()}}, hidden, false),
-      out_(w, {{"out_proj", hidden}}, s.width(), false),
-      norm_(w, "norm", s.width(), {.eps = s.norm_eps}),
-      rates_(w.context(), s.rates) {}
+      whole_(s.width()),
+      qkv_(w, {{"qkv_proj", 3 * s.width(), qkv_rows(s)}}, hidden, false, {.outputs = columns(s, heads, 3)}),
+      gate_(w, {{"output_gate", s.width()}}, hidden, false, {.outputs = columns(s, heads, 1)}),
+      out_(w, {{"out_proj", hidden}}, s.width(), false, out_split(s, heads)),
+      norm_(w, "norm", s.width(), {.eps = s.norm_eps}) {
+  if (heads) {
+    spec_.heads = static_cast<int>(heads->count);
+    spec_.rates = picked(s.rates, {*heads});
+    w.context().note_exchange(whole_);
+  }
+  rates_ = Vector(w.context(), spec_.rates);
+}
 
 void Lightning::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {
@@ -49,7 +75,7 @@ void Lightning::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor
                      .groups = spec_.heads,
                      .state = step.state,
                      .sequences = step.sequences()});
-  norm_.in_place(c, y);
+  on_whole_rows(c, y, whole_, [&](const Tensor& rows) { norm_.in_place(c, rows); });
   ops::multiply(c, y, gate_(c, x), ops::Activation::kSigmoid);
   out_.into(c, out, y, accumulate);
 }

@@ -2,6 +2,8 @@
 // arXiv:2401.04658), normed and gated as in MiniMax-01 (arXiv:2501.08313).
 #pragma once
 
+#include <optional>
+
 #include "nn/layers.h"
 #include "nn/token_mixer.h"
 
@@ -29,7 +31,10 @@ class Lightning final : public TokenMixer {
   int64_t state_values() const override { return spec_.width() * spec_.head_dim; }
 
  private:
-  LightningSpec spec_;
+  Lightning(const Weights& w, const LightningSpec& spec, int hidden, const std::optional<RowRange>& heads);
+
+  LightningSpec spec_;  // of this rank's heads
+  int64_t whole_ = 0;   // width of all heads
   Linear qkv_, gate_, out_;
   Norm norm_;
   Vector rates_;

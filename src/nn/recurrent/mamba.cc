@@ -5,15 +5,31 @@
 
 namespace sluice {
 
+namespace {
+
+// The channels of a rank, as ranges of a tensor that has all channels `copies` times. Empty: all.
+std::vector<RowRange> channels(const MambaSpec& s, const std::optional<RowRange>& part, int copies, int64_t width = 1) {
+  std::vector<RowRange> kept;
+  for (int i = 0; part && i < copies; ++i) kept.push_back(scaled(*part, width, i * int64_t{s.inner} * width));
+  return kept;
+}
+
+}  // namespace
+
 Mamba::Mamba(const Weights& w, const MambaSpec& s, int hidden)
+    : Mamba(w, s, hidden, even_part(w.context().ranks, s.inner)) {}
+
+Mamba::Mamba(const Weights& w, const MambaSpec& s, int hidden, const std::optional<RowRange>& part)
     : spec_(s),
-      in_(w, {{"in_proj", 2 * int64_t{s.inner}}}, hidden, s.bias),
-      x_(w, {{"x_proj", s.dt_rank + 2 * int64_t{s.state}}}, s.inner, false),
-      dt_(w, {{"dt_proj", s.inner}}, s.dt_rank, true),
-      out_(w, {{"out_proj", hidden}}, s.inner, s.bias),
-      conv_(w, "conv1d", s.conv()),
-      a_(w.context(), transposed(decay_rates(w.vector("A_log", Shape{s.inner, s.state})), s.inner)),
-      d_(w.context(), w.vector("D", s.inner)) {
+      in_(w, {{"in_proj", 2 * int64_t{s.inner}}}, hidden, s.bias, {.outputs = channels(s, part, 2)}),
+      x_(w, {{"x_proj", s.dt_rank + 2 * int64_t{s.state}}}, s.inner, false, {.inputs = part}),
+      dt_(w, {{"dt_proj", s.inner}}, s.dt_rank, true, {.outputs = channels(s, part, 1)}),
+      out_(w, {{"out_proj", hidden}}, s.inner, s.bias, {.inputs = part}),
+      conv_(w, "conv1d", s.conv(), channels(s, part, 1)) {
+  if (part) spec_.inner = static_cast<int>(part->count);
+  std::vector<float> rates = picked(w.vector("A_log", Shape{s.inner, s.state}), channels(s, part, 1, s.state));
+  a_ = Vector(w.context(), transposed(decay_rates(std::move(rates)), spec_.inner));
+  d_ = Vector(w.context(), picked(w.vector("D", s.inner), channels(s, part, 1)));
   if (!s.norms) return;
   dt_norm_ = Norm(w, "dt_layernorm", s.dt_rank, s.norm);
   b_norm_ = Norm(w, "b_layernorm", s.state, s.norm);

@@ -1,6 +1,8 @@
 // Mamba: a selective scan after a short convolution, gated (Gu and Dao 2023, arXiv:2312.00752).
 #pragma once
 
+#include <optional>
+
 #include "nn/recurrent/causal_conv.h"
 
 namespace sluice {
@@ -29,7 +31,9 @@ class Mamba final : public TokenMixer {
   int64_t state_values() const override { return spec_.conv().state_values() + int64_t{spec_.inner} * spec_.state; }
 
  private:
-  MambaSpec spec_;
+  Mamba(const Weights& w, const MambaSpec& spec, int hidden, const std::optional<RowRange>& part);
+
+  MambaSpec spec_;  // of this rank's channels
   Linear in_, x_, dt_, out_;
   CausalConv conv_;
   Norm dt_norm_, b_norm_, c_norm_;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <limits>
+#include <optional>
 
 #include "nn/recurrent/causal_conv.h"
 
@@ -43,7 +44,16 @@ class Mamba2 final : public TokenMixer {
   void scale(ops::Ctx& c, const Tensor& projected) const;
   void gate_and_norm(ops::Ctx& c, const Tensor& y, const Tensor& gate) const;
 
-  Mamba2Spec spec_;
+  struct Part {
+    RowRange heads, groups;
+  };
+  // This rank's heads and their groups; nullopt: all.
+  static std::optional<Part> part_of(const Ranks& ranks, const Mamba2Spec& spec);
+  Mamba2(const Weights& w, const Mamba2Spec& spec, int hidden, const std::optional<Part>& part);
+  void load_norms(const Weights& w, const Mamba2Spec& whole, const std::optional<Part>& part);
+
+  Mamba2Spec spec_;     // of this rank's heads
+  int64_t normed_ = 0;  // columns that the norms see: this rank's, or those of all ranks
   Linear in_, out_;
   CausalConv conv_;
   std::vector<Norm> norms_;  // one per group

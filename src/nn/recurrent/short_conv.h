@@ -2,6 +2,8 @@
 // AI 2025, arXiv:2511.23404).
 #pragma once
 
+#include <optional>
+
 #include "nn/recurrent/causal_conv.h"
 
 namespace sluice {
@@ -15,7 +17,9 @@ class ShortConv final : public TokenMixer {
   int64_t state_values() const override { return spec_.state_values(); }
 
  private:
-  CausalConvSpec spec_;
+  ShortConv(const Weights& w, const CausalConvSpec& spec, bool bias, const std::optional<RowRange>& part);
+
+  CausalConvSpec spec_;  // of this rank's channels
   Linear in_, out_;
   CausalConv conv_;
 };

@@ -104,7 +104,9 @@ ops::Backend backend(std::string_view name, int rank, bool rounds_attention = fa
           .rank = rank,
           .devices = [] { return features().*Feature ? 1 : 0; },
           .open = open<Make>,
-          .can = {.rounds_attention = rounds_attention, .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}}};
+          .can = {.collectives = true,
+                  .rounds_attention = rounds_attention,
+                  .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}}};
 }
 
 struct Registered {

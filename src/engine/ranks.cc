@@ -1,0 +1,270 @@
+// Starts, feeds and ends the processes of the ranks.
+#include "engine/ranks.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/thread_pool.h"
+#include "engine/load.h"
+#include "engine/runner.h"
+#include "parallel/share.h"
+#include "sluice/error.h"
+
+extern char** environ;
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRankFd = 3;  // the descriptor of the shared memory in a new rank
+constexpr auto kStartLimit = std::chrono::seconds(30);
+constexpr auto kEndLimit = std::chrono::seconds(2);
+constexpr auto kPoll = std::chrono::milliseconds(5);
+constexpr auto kWatchEvery = std::chrono::milliseconds(250);
+
+std::string& rank_command() {
+  static std::string command;
+  return command;
+}
+
+struct OptionWriter {
+  Json& json;
+  template <class T>
+  void operator()(const char* name, const T& value, const char*, const std::vector<std::string>& = {}) const {
+    json[name] = value;
+  }
+};
+
+struct OptionReader {
+  const Json& json;
+  template <class T>
+  void operator()(const char* name, T& value, const char*, const std::vector<std::string>& = {}) const {
+    value = json.at(name).get<T>();
+  }
+};
+
+// The options as a message. The table of sluice/options.h names all but the model.
+std::vector<std::byte> to_message(EngineOptions options) {
+  Json json = {{"model", options.model}};
+  visit(OptionWriter{json}, options);
+  const std::string text = dump_json(json);
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  return {bytes, bytes + text.size()};
+}
+
+EngineOptions options_of(const std::vector<std::byte>& message) {
+  const Json json = parse_json({reinterpret_cast<const char*>(message.data()), message.size()});
+  EngineOptions options;
+  options.model = json.at("model").get<std::string>();
+  visit(OptionReader{json}, options);
+  return options;
+}
+
+// The other ranks' processes, as seen by rank 0.
+class RankProcesses {
+ public:
+  explicit RankProcesses(const EngineOptions& options)
+      : communicator_(Communicator::create(options.tensor_parallel_size)) {
+    try {
+      for (int rank = 1; rank < communicator_->size(); ++rank) processes_[rank] = start(rank);
+      wait_until_joined();
+      std::vector<std::byte> message = to_message(options);
+      communicator_->broadcast(message, 0);
+    } catch (...) {
+      kill_all();
+      throw;
+    }
+  }
+
+  // Ranks that wait for a batch end at once, as the empty message tells them to. A rank that does not end is killed.
+  ~RankProcesses() {
+    try {
+      std::vector<std::byte> end;
+      if (!communicator_->lost()) communicator_->broadcast(end, 0);
+    } catch (const Error& e) {
+      log::debug("{}", e.what());  // a rank that is lost has ended, too
+    }
+    const auto limit = Clock::now() + kEndLimit;
+    while (!processes_.empty() && Clock::now() < limit) {
+      std::erase_if(processes_, [](const auto& process) { return ::waitpid(process.second, nullptr, WNOHANG) != 0; });
+      if (!processes_.empty()) std::this_thread::sleep_for(kPoll);
+    }
+    kill_all();
+  }
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  Communicator& communicator() const { return *communicator_; }
+
+ private:
+  pid_t start(int rank) const {
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, communicator_->fd(), kRankFd);
+    ::posix_spawn_file_actions_addclosefrom_np(&actions, kRankFd + 1);
+    std::string name = "sluice", command = rank_command(), fd = std::to_string(kRankFd), number = std::to_string(rank);
+    char* words[] = {name.data(), command.data(), fd.data(), number.data(), nullptr};
+    pid_t pid = -1;
+    const int failure = ::posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, words, environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    if (failure != 0 || pid <= 0) {
+      throw Error(ErrorCode::kInternal, fmt::format("rank {} could not be started: {}", rank, std::strerror(failure)));
+    }
+    return pid;
+  }
+
+  void wait_until_joined() {
+    const auto limit = Clock::now() + kStartLimit;
+    for (auto process = processes_.begin(); process != processes_.end();) {
+      const auto [rank, pid] = *process;
+      if (communicator_->joined(rank)) {
+        ++process;
+        continue;
+      }
+      int status = 0;
+      if (::waitpid(pid, &status, WNOHANG) != 0) {
+        processes_.erase(process);
+        throw Error(ErrorCode::kInternal, fmt::format("rank {} ended at its start, with status {}", rank,
+                                                      WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status)));
+      }
+      if (Clock::now() > limit) {
+        throw Error(ErrorCode::kInternal, fmt::format("rank {} did not start within {} s", rank, kStartLimit.count()));
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+
+  void kill_all() {
+    for (const auto& [rank, pid] : processes_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+    processes_.clear();
+  }
+
+  std::unique_ptr<Communicator> communicator_;
+  std::map<int, pid_t> processes_;  // by rank; those that have not ended
+};
+
+// Ends this process if another rank is lost while no collective would notice, for example while weights are loaded.
+class Watch {
+ public:
+  explicit Watch(const Communicator& communicator) : thread_([this, &communicator] { run(communicator); }) {}
+  ~Watch() {
+    {
+      const std::scoped_lock lock(mutex_);
+      over_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+ private:
+  void run(const Communicator& communicator) {
+    std::unique_lock lock(mutex_);
+    const auto over = [this] { return over_; };
+    while (!wake_.wait_for(lock, kWatchEvery, over)) {
+      if (!communicator.lost()) continue;
+      if (!wake_.wait_for(lock, 4 * kWatchEvery, over)) ::_exit(1);  // the rank had time to end in good order
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+// The CPUs that this process may run on. They are asked for here, because base/numa.h remembers its first answer, and a
+// rank must bind itself to its share before that.
+std::vector<int> usable_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+// Binds this process to its share of the CPUs, so that the ranks' pinned threads do not meet on one.
+void bind_to_share(const Ranks& ranks) {
+  const std::vector<int> cpus = usable_cpus();
+  const Share share = ranks.share(static_cast<int64_t>(cpus.size()));
+  if (share.count == 0) return;  // more ranks than CPUs
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int64_t i = 0; i < share.count; ++i) CPU_SET(cpus[static_cast<size_t>(share.begin + i)], &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
+}  // namespace
+
+void set_rank_command(std::string command) { rank_command() = std::move(command); }
+
+int threads_of_rank(const EngineOptions& options, int rank) {
+  int64_t total = options.threads;
+  if (total == 0) {
+    if (options.tensor_parallel_size == 1) return 0;  // as many as the pool wants
+    total = static_cast<int64_t>(usable_cpus().size());
+  }
+  return static_cast<int>(std::max<int64_t>(1, share_of(total, rank, options.tensor_parallel_size).count));
+}
+
+std::shared_ptr<Communicator> start_ranks(const EngineOptions& options) {
+  if (rank_command().empty()) {
+    throw Error(ErrorCode::kInvalidRequest,
+                "--tensor-parallel-size: only the sluice program can start further ranks (expected 1)");
+  }
+  auto processes = std::make_shared<RankProcesses>(options);
+  Communicator* communicator = &processes->communicator();
+  return {std::move(processes), communicator};
+}
+
+int run_rank(int fd, int rank) {
+  // Signals to the whole group are for rank 0, which ends the others when its requests are done.
+  ::signal(SIGINT, SIG_IGN);
+  ::signal(SIGTERM, SIG_IGN);
+  log::set_level(log::Level::kError);  // rank 0 says the rest
+  const std::shared_ptr<Communicator> communicator = Communicator::join(fd, rank);
+  try {
+    std::vector<std::byte> message;
+    communicator->broadcast(message, 0);
+    const EngineOptions options = options_of(message);
+    const Watch watch(*communicator);
+    const int threads = threads_of_rank(options, rank);
+    bind_to_share({rank, communicator->size()});
+    ThreadPool pool(threads);
+    LoadedModel loaded = load_model(options, pool, {}, communicator);
+    Runner(loaded).follow();
+    return 0;
+  } catch (const std::exception& e) {
+    const bool mine = !communicator->lost();
+    communicator->fail(e.what());
+    if (mine) log::error("rank {}: {}", rank, e.what());
+    return 1;
+  }
+}
+
+}  // namespace sluice

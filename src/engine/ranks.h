@@ -1,0 +1,29 @@
+// The processes (ranks) of one machine that compute a model together. Rank 0 is the process that loads the model, that
+// schedules, samples and serves. It starts the others: the same program, with a descriptor of shared memory. They get
+// their options and then every step's batch through that memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "parallel/communicator.h"
+#include "sluice/options.h"
+
+namespace sluice {
+
+// Says how this program is started as a rank: by its first argument, followed by run_rank's descriptor and rank.
+// Without this call, for example in a program that uses Sluice as a library, start_ranks throws.
+void set_rank_command(std::string command);
+
+// Starts ranks 1 to options.tensor_parallel_size - 1 and returns rank 0's communicator. When it is destroyed, the ranks
+// end. Throws Error(kInvalidRequest | kInternal) if a rank cannot be started.
+std::shared_ptr<Communicator> start_ranks(const EngineOptions& options);
+
+// The whole life of another rank: gets the options, loads its part of the model and follows rank 0. Returns the exit
+// status. Ends by itself if rank 0 is lost.
+int run_rank(int fd, int rank);
+
+// The compute threads of a rank: --threads, or the CPUs of this process, divided by the ranks; at least one.
+int threads_of_rank(const EngineOptions& options, int rank);
+
+}  // namespace sluice

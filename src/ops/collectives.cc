@@ -1,0 +1,23 @@
+// Checked calls of the ops between ranks.
+#include "ops/checks.h"
+#include "parallel/communicator.h"
+#include "parallel/share.h"
+
+namespace sluice::ops {
+
+void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate) {
+  CHECK(ctx.communicator != nullptr, "a sum over ranks without ranks");
+  check_matrix(x, "x", -1, -1);
+  check_matrix(out, "out", x.shape[0], x.shape[1]);
+  if (x.shape.elements() > 0) ctx.ops.all_reduce(ctx.queue, *ctx.communicator, out, x, accumulate);
+}
+
+void all_gather(Ctx& ctx, Tensor out, Tensor x) {
+  CHECK(ctx.communicator != nullptr, "columns of all ranks without ranks");
+  check_matrix(out, "out", x.shape[0], -1);
+  const Share mine = share_of(out.shape[1], ctx.communicator->rank(), ctx.communicator->size());
+  check_matrix(x, "x", out.shape[0], mine.count);
+  if (out.shape.elements() > 0) ctx.ops.all_gather(ctx.queue, *ctx.communicator, out, x);
+}
+
+}  // namespace sluice::ops

@@ -1,0 +1,86 @@
+// The ranks of one machine that compute a model together, and how they exchange data. Every rank calls the same
+// collectives in the same order; a call returns when all ranks have made it. Sums are added in the order of the ranks,
+// so all ranks get the same bits, and runs repeat.
+//
+// Ranks are processes that share memory (SharedRegion), or threads of one process. A rank that ends becomes an Error on
+// every other rank that waits for it, within a fraction of a second. The Error names the rank.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "parallel/shared_region.h"
+
+namespace sluice {
+
+// One rank's end of the connection. Only one thread may call collectives; fail() and lost() may be called by any.
+class Communicator {
+ public:
+  static constexpr int kMostRanks = 64;
+  static constexpr size_t kOutboxBytes = size_t{1} << 20;
+
+  // Rank 0 of `size` processes. The other ranks join with the descriptor fd().
+  static std::unique_ptr<Communicator> create(int size);
+  static std::unique_ptr<Communicator> join(int fd, int rank);
+  // The ranks of a group of threads in this process. A rank counts as lost when its Communicator is destroyed.
+  static std::vector<std::unique_ptr<Communicator>> of_threads(int size);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int fd() const { return region_->fd(); }
+  bool joined(int rank) const;  // whether the rank has ever joined
+
+  // Collectives. They throw Error(kInternal) that names the rank if one is lost, or if ranks call different ones.
+  void barrier();
+  // Replaces each value by its sum over the ranks.
+  void all_reduce_sum(std::span<float> values);
+  // all = the parts of rank 0, 1, ...; all parts have equal sizes.
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
+  // Replaces `message` by the root's, whatever its size.
+  void broadcast(std::vector<std::byte>& message, int root);
+
+  // What the collectives are made of. A rank writes up to kOutboxBytes to its outbox. publish() shows them to the other
+  // ranks and returns when all have published. Then inbox(r) is what rank r wrote, until the next publish(). `tag` must
+  // be equal on all ranks.
+  std::byte* outbox() const { return box(rank_, round_ + 1); }
+  void publish(uint64_t tag);
+  const std::byte* inbox(int rank) const { return box(rank, round_); }
+
+  // Tells the other ranks that this one cannot go on. They get an Error with this message.
+  void fail(std::string_view message);
+  // Returns what to say about the first rank that was lost, for example "rank 1 was lost: ..."; nullopt while all are
+  // there.
+  std::optional<std::string> lost() const;
+
+ private:
+  struct Header;
+  struct Slot;
+  Communicator(std::shared_ptr<SharedRegion> region, int rank, bool processes);
+  static std::shared_ptr<SharedRegion> make_region(int size);
+
+  Header& header() const { return *reinterpret_cast<Header*>(region_->data()); }
+  Slot& slot(int rank) const;
+  std::byte* box(int rank, uint32_t round) const;
+  void wait_for(int rank) const;
+  bool gone(int rank) const;
+  void report(int rank, std::string_view message) const;
+  void wake_all() const;
+  [[noreturn]] void throw_lost() const;
+
+  std::shared_ptr<SharedRegion> region_;  // shared by threads of one process
+  int rank_;
+  int size_;
+  bool processes_;
+  uint32_t round_ = 0;  // rounds that this rank has published
+};
+
+}  // namespace sluice

@@ -1,0 +1,132 @@
+"""Several processes that compute one model: exact answers, and what happens when one of them is lost."""
+
+import concurrent.futures
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import httpx
+import openai
+import pytest
+
+from serving import MODEL, Server, binary
+
+
+def ranks_of(server: Server) -> dict[int, int]:
+    """The process ids of the further ranks, by rank."""
+    found = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError):
+            continue
+        if parent == server.process.pid and words[1:2] == [b"rank"]:
+            found[int(words[3])] = int(path.name)
+    return found
+
+
+def gone(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def wait_until(condition, seconds: float):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("quantization", ["none", "q8_0"])
+def test_greedy_answers_are_exact(goldens, quantization):
+    arguments = ["--dtype", "float32", "--threads", "2", "--quantization", quantization]
+    rows = goldens if quantization == "none" else goldens[:8]
+
+    def answers(server):
+        def ask(row):
+            answer = server.client().chat.completions.create(
+                model=server.name, messages=row["messages"], temperature=0, max_tokens=len(row["greedy_ids"])
+            )
+            return answer.choices[0].message.content
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            return list(pool.map(ask, rows))
+
+    with Server(*arguments, "--tensor-parallel-size", "2") as server:
+        assert len(ranks_of(server)) == 1
+        got = answers(server)
+    if quantization == "none":
+        assert got == [row["greedy_text"] for row in rows]
+    else:
+        with Server(*arguments) as server:
+            assert got == answers(server)
+
+
+def test_a_lost_rank_ends_requests_with_an_error():
+    with Server("-tp", "2", "--dtype", "float32") as server:
+        (pid,) = ranks_of(server).values()
+        stream = server.client().completions.create(
+            model=server.name, prompt="Once", max_tokens=1500, stream=True, temperature=0, extra_body={"ignore_eos": True}
+        )
+        next(stream)
+        os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        with pytest.raises(openai.APIError, match="rank 1 of 2 was lost"):
+            for _ in stream:
+                pass
+        assert time.monotonic() - killed < 2
+        try:  # the server ends soon; until then it says why
+            health = httpx.get(server.url + "/health")
+            assert health.status_code == 503 and "rank 1 of 2 was lost" in health.json()["message"]
+        except httpx.TransportError:
+            pass
+        assert server.process.wait(timeout=10) == 1
+
+
+def test_an_idle_server_notices_a_lost_rank():
+    with Server("-tp", "3") as server:
+        ranks = ranks_of(server)
+        os.kill(ranks[2], signal.SIGKILL)
+        assert server.process.wait(timeout=5) == 1
+        wait_until(lambda: gone(ranks[1]), 3)
+
+
+def test_ranks_end_with_the_server():
+    with Server("-tp", "2") as server:
+        (pid,) = ranks_of(server).values()
+        os.kill(pid, signal.SIGTERM)  # is for the server, which decides when its ranks end
+        os.kill(pid, signal.SIGINT)
+        answer = server.client().completions.create(model=server.name, prompt="Once", max_tokens=4)
+        assert answer.choices[0].text
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=20) == 0
+        assert gone(pid)
+
+
+def test_ranks_end_when_the_server_is_killed():
+    with Server("-tp", "2") as server:
+        (pid,) = ranks_of(server).values()
+        server.process.kill()
+        server.process.wait()
+        wait_until(lambda: gone(pid), 3)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--enable-lora"], "--enable-lora cannot be used with --tensor-parallel-size 2"),
+        (["--lora-modules", "a=b"], "--lora-modules cannot be used with --tensor-parallel-size 2"),
+        (["--packed-cache", "/tmp/x"], "--packed-cache cannot be used with --tensor-parallel-size 2"),
+        (["--numa", "2"], "--numa 2 cannot be used with --tensor-parallel-size 2"),
+        (["--tensor-parallel-size", "65"], "65 is out of range (expected 1 to 64)"),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused(arguments, message):
+    command = [binary(), "serve", MODEL, "--port", "0", "--tensor-parallel-size", "2", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and message in done.stderr, done.stderr

@@ -1,0 +1,135 @@
+// Compares every architecture of tests/goldens/arch with Hugging Face transformers when 2 and 4 ranks compute it
+// together: logits in one piece, in chunks of five, and greedy tokens. Prints a table of the errors at the end, and the
+// share of the weights that a rank holds.
+#include <gtest/gtest.h>
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <map>
+
+#include "golden/arch_golden.h"
+#include "golden/goldens.h"
+#include "golden/rank_threads.h"
+
+namespace sluice {
+namespace {
+
+class Table : public ::testing::Environment {
+ public:
+  struct Row {
+    double error = 0, share = 0;
+  };
+  Row& row(const std::string& name, int ranks) { return rows_[name][ranks]; }
+  void TearDown() override {
+    if (rows_.empty()) return;
+    fmt::print("{:<24}{:>12}{:>12}{:>12}{:>12}", "ranks", "2: error", "weights", "4: error", "weights");
+    int passed = 0;
+    for (auto& [name, ways] : rows_) {
+      fmt::print("\n{:<24}", name);
+      for (const int ranks : {2, 4}) fmt::print("{:>12.1e}{:>11.0f}%", ways[ranks].error, 100 * ways[ranks].share);
+      passed += std::max(ways[2].error, ways[4].error) <= kTolerance ? 1 : 0;
+    }
+    fmt::print("\n{} of {} architectures within {:.0e}\n", passed, rows_.size(), kTolerance);
+  }
+
+ private:
+  std::map<std::string, std::map<int, Row>> rows_;
+};
+
+Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // owned by gtest
+
+class RanksOfArch : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+
+size_t weight_bytes(const EngineOptions& options) {
+  ThreadPool pool(1);
+  return plan_load(options, pool).weight_bytes;
+}
+
+TEST_P(RanksOfArch, LogitsAndGreedyTokens) {
+  const auto& [name, ranks] = GetParam();
+  const ArchGolden golden(name);
+  EngineOptions options;
+  options.model = golden.checkpoint();
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 16 << 20;
+  options.max_num_seqs = 64;
+  RankThreads group(options, ranks);
+  Table::Row& noted = table.row(name, ranks);
+  noted.share = static_cast<double>(group.plan().weight_bytes) / static_cast<double>(weight_bytes(options));
+  const auto check = [&](const std::string& index, int chunk) {
+    const Tensor want = golden.logits("logits_" + index);
+    for_each_logits(group.runner(), group.plan(), options.block_size, golden.ids("ids_" + index), chunk,
+                    [&](int position, std::span<const float> row) {
+                      ASSERT_EQ(static_cast<int64_t>(row.size()), want.shape[1]);
+                      const float* expected = want.f32() + position * want.row_stride;
+                      const double error = relative_error(row.data(), expected, want.shape[1]);
+                      noted.error = std::max(noted.error, error);
+                      EXPECT_LE(error, kTolerance) << "row " << position << " in chunks of " << chunk;
+                    });
+  };
+  check("0", 64), check("1", 64), check("0", 5);
+  for (const char* index : {"0", "1"}) {
+    std::vector<int32_t> tokens = golden.ids(std::string("ids_") + index);
+    for (const int32_t want : golden.ids(std::string("gen_") + index)) {
+      int32_t got = -1;
+      for_each_logits(group.runner(), group.plan(), options.block_size, tokens, 64,
+                      [&](int, std::span<const float> row) {
+                        got = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+                      });
+      ASSERT_EQ(got, want) << "sample " << index << " after " << tokens.size() << " tokens";
+      tokens.push_back(got);
+    }
+  }
+}
+
+// A rank plans for its heads, its columns and its rows of the vocabulary.
+TEST(Ranks, HoldTheirPartOfTheModel) {
+  EngineOptions options;
+  options.model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 16 << 20;
+  ThreadPool pool(1);
+  const LoadPlan whole = plan_load(options, pool);
+  options.tensor_parallel_size = 2;
+  const LoadPlan half = plan_load(options, pool);
+  EXPECT_EQ(whole.shape.kv.at(0).kv_heads, 2);
+  EXPECT_EQ(half.shape.kv.at(0).kv_heads, 1);
+  EXPECT_EQ(half.shape.vocab, whole.shape.vocab);
+  EXPECT_LT(static_cast<double>(half.weight_bytes), 0.52 * static_cast<double>(whole.weight_bytes));
+  EXPECT_EQ(half.kv.block_bytes() * 2, whole.kv.block_bytes());
+  options.tensor_parallel_size = 4;  // two ranks have the same key head
+  EXPECT_EQ(plan_load(options, pool).shape.kv.at(0).kv_heads, 1);
+}
+
+TEST(Ranks, RefuseWhatTheyCannotDo) {
+  const auto error = [](auto&& change) -> std::string {
+    EngineOptions options;
+    options.model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
+    options.tensor_parallel_size = 2;
+    change(options);
+    ThreadPool pool(1);
+    try {
+      load_model(options, pool);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  const std::string cannot = " cannot be used with --tensor-parallel-size 2: ";
+  EXPECT_TRUE(error([](EngineOptions& o) { o.enable_lora = true; }).starts_with("--enable-lora" + cannot));
+  EXPECT_TRUE(error([](EngineOptions& o) { o.lora_modules = {"a=b"}; }).starts_with("--lora-modules" + cannot));
+  EXPECT_TRUE(error([](EngineOptions& o) { o.packed_cache = "x"; }).starts_with("--packed-cache" + cannot));
+  EXPECT_TRUE(error([](EngineOptions& o) { o.numa = "3"; }).starts_with("--numa 3" + cannot));
+  // This program cannot be started as a rank.
+  EXPECT_TRUE(error([](EngineOptions&) {}).starts_with("--tensor-parallel-size: only the sluice program"));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RanksOfArch,
+                         ::testing::Combine(::testing::ValuesIn(golden_names(arch_goldens())), ::testing::Values(2, 4)),
+                         [](const auto& info) {
+                           return test_name(std::get<0>(info.param), std::to_string(std::get<1>(info.param)));
+                         });
+
+}  // namespace
+}  // namespace sluice
