@@ -72,9 +72,9 @@ def main():
     medians = {name: statistics.median(values) for name, values in rates.items()}
     for name, values in rates.items():
         print(f"{name}: {medians[name]:.0f} output tokens/s (of {', '.join(f'{v:.0f}' for v in values)})")
-    ratios = [b / p for p, b in zip(rates["program"], rates["package"], strict=True)]
-    print(f"package / program: {medians['package'] / medians['program']:.3f} of the medians, "
-          f"{statistics.median(ratios):.3f} the median of rounds")
+    # Other work on the machine only makes runs slower, so that the best ones have least of it.
+    best = max(rates["package"]) / max(rates["program"])
+    print(f"package / program: {best:.3f} of the best runs, {medians['package'] / medians['program']:.3f} of the medians")
 
 
 if __name__ == "__main__":

@@ -27,10 +27,14 @@ class Session:
             logger.info("%s", note)
         self.model: dict[str, Any] = self.core.model()
         self.texts = TokenTexts(self.core)
-        self.tokenizer = Tokenizer(self)
         self._keys = itertools.count()
         self._adapters = dict(self.core.adapters())
         self._adapters_lock = threading.Lock()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """It keeps the session; a session that kept it would not be freed with its last user."""
+        return Tokenizer(self)
 
     def next_key(self) -> int:
         """A number for a request, unique in this session."""

@@ -2,7 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/variant.h>
@@ -55,12 +54,18 @@ nb::tuple open_engine(const std::string& model, const EngineHandle::Options& opt
   return nb::make_tuple(nb::cast(std::move(handle)), notes);
 }
 
+// A channel as Python holds it. Sinks own the channel itself: what they own must not belong to Python, because the
+// engine's threads would need the interpreter's lock to let go of it.
+struct ChannelHandle {
+  const std::shared_ptr<Channel> channel = std::make_shared<Channel>();
+};
+
 nb::tuple submit(EngineHandle& handle, const Request& request, const Prompt& prompt, bool add_special_tokens,
-                 const std::shared_ptr<Channel>& channel, Key key, bool stream) {
+                 const ChannelHandle& channel, Key key, bool stream) {
   EngineHandle::Submitted submitted{};
   {
     const Unlocked unlocked;
-    submitted = handle.submit(request, prompt, add_special_tokens, channel, key, stream);
+    submitted = handle.submit(request, prompt, add_special_tokens, channel.channel, key, stream);
   }
   return nb::make_tuple(submitted.id, to_list(submitted.tokens));
 }
@@ -68,7 +73,7 @@ nb::tuple submit(EngineHandle& handle, const Request& request, const Prompt& pro
 using Pair = std::pair<Prompt, std::optional<std::string>>;
 
 nb::tuple submit_pooling(EngineHandle& handle, const std::vector<Pair>& pairs, const std::string& options,
-                         const std::shared_ptr<Channel>& channel, Key key) {
+                         const ChannelHandle& channel, Key key) {
   std::vector<std::vector<TokenId>> tokens;
   RequestId id = 0;
   {
@@ -76,18 +81,18 @@ nb::tuple submit_pooling(EngineHandle& handle, const std::vector<Pair>& pairs, c
     std::vector<binding::PoolingInput> inputs;
     inputs.reserve(pairs.size());
     for (const auto& [text, pair] : pairs) inputs.push_back({.text = text, .pair = pair});
-    id = handle.submit_pooling(inputs, options, channel, key, tokens);
+    id = handle.submit_pooling(inputs, options, channel.channel, key, tokens);
   }
   nb::list lists;
   for (const std::vector<TokenId>& list : tokens) lists.append(to_list(list));
   return nb::make_tuple(id, lists);
 }
 
-nb::list take(Channel& channel, double wait_s) {
+nb::list take(ChannelHandle& handle, double wait_s) {
   std::vector<Part> parts;
   {
     const Unlocked unlocked;
-    parts = channel.take(std::chrono::milliseconds(std::lround(wait_s * 1000)));
+    parts = handle.channel->take(std::chrono::milliseconds(std::lround(wait_s * 1000)));
   }
   nb::list out;
   for (Part& part : parts) out.append(to_python(std::move(part)));
@@ -126,11 +131,12 @@ nb::list sampling_parameters() {
 
 void add_engine(nb::module_& m) {
   nb::class_<Request>(m, "Request");
-  nb::class_<Channel>(m, "Channel")
+  nb::class_<ChannelHandle>(m, "Channel")
       .def(nb::init<>())
       .def("take", &take, "wait_s"_a)
-      .def("drop", &Channel::drop, "key"_a)
-      .def("descriptor", &Channel::descriptor);
+      .def(
+          "drop", [](ChannelHandle& c, Key key) { c.channel->drop(key); }, "key"_a)
+      .def("descriptor", [](ChannelHandle& c) { return c.channel->descriptor(); });
   nb::class_<EngineHandle>(m, "Engine", nb::is_weak_referenceable())
       .def("close", &EngineHandle::close, nb::call_guard<Unlocked>())
       .def("model", [](EngineHandle& e) { return to_python(e.use()->model()); })

@@ -186,13 +186,36 @@ def test_exit_while_asyncio_generates():
     assert done.returncode == 0 and done.stdout == "end\n", done.stderr
 
 
+def test_a_model_may_be_forgotten_while_it_generates():
+    """What the engine's threads let go of last must not need the interpreter's lock, which waits for these threads."""
+    done = run(
+        """
+        import gc; gc.disable()
+        def stop(*_): raise KeyError
+        for _ in range(5):
+            llm = LLM(MODEL)
+            signal.signal(signal.SIGALRM, stop)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            try:
+                llm.generate(["Once"] * 8, LONG)
+            except KeyError as error:
+                error.__traceback__ = None
+            del llm
+        print("end")
+        """
+    )
+    assert done.returncode == 0 and done.stdout == "end\n", done.stderr
+
+
 def test_a_model_that_is_forgotten_is_freed():
     done = run(
         """
-        for _ in range(3):
+        import gc; gc.disable()
+        threads = []
+        for _ in range(4):
             LLM(MODEL).generate("a", SamplingParams(max_tokens=1))
-        import gc; gc.collect()
-        print(len(os.listdir("/proc/self/task")) < 10 + os.cpu_count())
+            threads.append(len(os.listdir("/proc/self/task")))
+        print(len(set(threads)) == 1, threads)
         """
     )
-    assert done.returncode == 0 and done.stdout == "True\n", done.stderr
+    assert done.returncode == 0 and done.stdout.startswith("True"), (done.stdout, done.stderr)
