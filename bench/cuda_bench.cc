@@ -18,7 +18,7 @@ namespace {
 // Without arguments runs everything, else the named parts:
 // plain; quantized (fp8: only 8-bit floats; fp4: only NVFP4 and NF4);
 // attention (attention8: over 8-bit caches; decode8, prefill8: its parts for 8-bit floats; latent: over latent caches);
-// heads; steps (whole: of whole models); rows;
+// heads; steps (whole: of whole models); rows; sampling;
 // tiles, experts: many rows (experts4, experts8, experts16: only MXFP4, 8-bit floats, bf16).
 int run(const std::vector<std::string_view>& parts) {
   if (device_count() == 0) {
@@ -46,6 +46,7 @@ int run(const std::vector<std::string_view>& parts) {
   if (!parts.empty() && wanted("prefill8")) bench_narrow_prefill({&kFloat8E4M3});
   if (wanted("latent")) bench_latent();
   if (wanted("heads")) bench_head_matmuls();
+  if (wanted("sampling")) bench_sampling();
   if (wanted("steps")) bench_steps();
   if (!parts.empty() && wanted("steps32")) bench_step_of_32();
   if (wanted("whole")) bench_whole_steps();

@@ -66,8 +66,15 @@ class Maker:
         if self.chance(0.3):
             schema["contains"] = self.schema(depth - 1)
             self.bounds(schema, "minContains", "maxContains", 2)
+            if self.chance(0.3):
+                schema["allOf"] = [{"contains": self.schema(depth - 1)}]
         if self.chance(0.15):
             schema["uniqueItems"] = True
+            if self.chance(0.7):  # else the set of items is hardly ever finite
+                schema["items"] = self.pick([{"enum": [self.value(0) for _ in range(4)]}, {"type": "boolean"},
+                                             {"type": "integer", "minimum": self.pick([-1, 0, 1]), "maximum": 3}])
+                schema.pop("prefixItems", None)
+                schema.pop("contains", None)
 
     def object(self, schema, depth):
         self.bounds(schema, "minProperties", "maxProperties", 3)

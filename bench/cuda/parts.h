@@ -35,6 +35,9 @@ void bench_rows(int64_t rows);
 // Queries, keys and values from their matmul to the cache, in rows of `type`.
 void bench_rotation(DType type, int64_t rows);
 
+// sampling.cc: with 1, 32 and 512 rows.
+void bench_sampling();
+
 // steps.cc: some layers of a model; whole models next to some of their layers; 32 sequences.
 void bench_steps();
 void bench_whole_steps();

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes a checkpoint of random weights in a published shape, for measuring speed.
 
-usage: make_checkpoint.py SHAPE FOLDER TOKENIZER_FOLDER [--layers N]
+usage: make_checkpoint.py SHAPE FOLDER TOKENIZER_FOLDER [--layers N] [--adapters N] [--rank R]
 
 Weights are bfloat16, normal with a standard deviation of 0.02. Norm weights are one; gpt-oss's experts are random MXFP4.
 --layers sets the number of layers, if not that of the published model. The tokenizer is copied from TOKENIZER_FOLDER;
-random token ids do not need it. Needs torch, and uses its GPU if there is one. A folder below /dev/shm is written and
+random token ids do not need it. --adapters N also writes N adapters (LoRA) of all linear layers, FOLDER-adapters/0
+and so on. Needs torch, and uses its GPU if there is one. A folder below /dev/shm is written and
 read at memory speed.
 """
 import argparse
@@ -113,12 +114,44 @@ def values_of(name, dims, dtype, device):
     return torch.randn(dims, device=device, dtype=torch.bfloat16) * 0.02
 
 
+def write_tensors(file, tensors, values):
+    """Writes a safetensors file of tensors (name, dims, dtype); values(name, dims, dtype) makes one. Returns its bytes."""
+    header, at = {}, 0
+    for name, dims, dtype in tensors:
+        size = torch.Size(dims).numel() * (1 if dtype == BYTES else 2)
+        header[name] = {"dtype": dtype, "shape": list(dims), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(file, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for name, dims, dtype in tensors:
+            out.write(values(name, dims, dtype).cpu().contiguous().view(torch.uint8).numpy().data)
+    return at
+
+
+def write_adapter(config, folder, rank, device):
+    tensors = []
+    for name, dims, _ in tensors_of(config):
+        if not name.endswith("_proj.weight"):
+            continue
+        module = "base_model.model." + name.removesuffix(".weight")
+        tensors += [(module + ".lora_A.weight", (rank, dims[1]), BF16), (module + ".lora_B.weight", (dims[0], rank), BF16)]
+    folder.mkdir(parents=True, exist_ok=True)
+    modules = sorted({name.split(".")[-3] for name, _, _ in tensors})
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": modules}))
+    write_tensors(folder / "adapter_model.safetensors", tensors, lambda *tensor: values_of(*tensor, device))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=Path)
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--adapters", type=int, default=0)
+    parser.add_argument("--rank", type=int, default=16)
     args = parser.parse_args()
     folder, config = args.folder, {**COMMON, **SHAPES[args.shape]}
     if args.layers is not None:
@@ -129,20 +162,13 @@ def main():
         if (args.tokenizer / name).exists():
             shutil.copy(args.tokenizer / name, folder / name)
 
-    header, at = {}, 0
-    for name, dims, dtype in tensors_of(config):
-        size = torch.Size(dims).numel() * (1 if dtype == BYTES else 2)
-        header[name] = {"dtype": dtype, "shape": list(dims), "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    with open(folder / "model.safetensors", "wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        for name, dims, dtype in tensors_of(config):
-            out.write(values_of(name, dims, dtype, device).cpu().contiguous().view(torch.uint8).numpy().data)
-    print(f"{folder}: {at / 2**30:.1f} GiB")
+    size = write_tensors(folder / "model.safetensors", list(tensors_of(config)),
+                         lambda *tensor: values_of(*tensor, device))
+    for i in range(args.adapters):
+        write_adapter(config, Path(f"{folder}-adapters") / str(i), args.rank, device)
+    print(f"{folder}: {size / 2**30:.1f} GiB")
 
 
 if __name__ == "__main__":

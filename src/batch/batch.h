@@ -40,7 +40,7 @@ struct Batch {
   std::vector<int32_t> block_table;  // [groups, sequences, block_table_stride] block ids, -1 beyond the end
   int block_table_stride = 0;
   std::vector<int32_t> sample_rows;  // rows whose logits are wanted, ascending
-  // Places of the adapters of the rows (ops::LoraArgs); -1: none. Both are empty if no row has one.
+  // Places of the adapters of the rows (ops::LoraShrinkArgs); -1: none. Both are empty if no row has one.
   std::vector<int32_t> adapters;         // [tokens]
   std::vector<int32_t> sample_adapters;  // [sample_rows]
   std::vector<BlockCopy> copies;         // copy-on-write, in pool block numbers; done before the step

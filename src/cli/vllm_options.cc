@@ -368,7 +368,7 @@ constexpr ForeignOption kOptions[] = {
     {"max-loras", kValue, kWorks, "max-loras", ""},
     {"max-lora-rank", kValue, kWorks, "max-lora-rank", ""},
     {"max-cpu-loras", kValue, kWorks, "max-cpu-loras", ""},
-    {"lora-dtype", kValue, kRefused, "", "adapters have the type of the computation", "", "auto"},
+    {"lora-dtype", kValue, kWorks, "lora-dtype", ""},
     {"lora-extra-vocab-size", kValue, kRefused, "", kAdapters, "", "0 256"},
     {"lora-target-modules", kList, kRefused, "", kAdapters},
     {"long-lora-scaling-factors", kValue, kRefused, "", kAdapters},

@@ -50,7 +50,7 @@ GraphRunner::GraphRunner(LoadedModel& loaded, ops::Ctx& context, StepInputs& inp
 bool GraphRunner::usable() const { return loaded_.plan.backend->can.captures && loaded_.plan.shape.capturable; }
 
 bool GraphRunner::takes(const Batch& batch) const {
-  if (!batch.adapters.empty()) return false;  // graphs are captured without adapters
+  if (!batch.adapters.empty() && !loaded_.adapters->plain()) return false;
   return usable() && batch.size() > 0 && batch.size() == batch.sequences() &&
          batch.sample_rows.size() == batch.kv_len.size();
 }
@@ -61,13 +61,14 @@ int GraphRunner::most_sequences() const {
 
 // Rounds the number of sequences up to a multiple (8 up to 64, then 32; powers of 2 up to 4), and the blocks up to a
 // power of 2.
-GraphRunner::Size GraphRunner::size_for(int sequences, int blocks) const {
+GraphRunner::Size GraphRunner::size_for(int sequences, int blocks, bool adapters) const {
   const LoadPlan& plan = loaded_.plan;
   const auto power = [](int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); };
   const int padded = sequences <= 4 ? power(sequences) : whole(sequences, sequences <= 64 ? 8 : 32);
   const int most_blocks = (plan.max_model_len + plan.block_size - 1) / plan.block_size;
   return {.sequences = std::min(padded, most_sequences()),
-          .blocks = std::min(std::max(power(blocks), kFewestBlocks), most_blocks)};
+          .blocks = std::min(std::max(power(blocks), kFewestBlocks), most_blocks),
+          .adapters = adapters};
 }
 
 void GraphRunner::prepare() {
@@ -75,7 +76,7 @@ void GraphRunner::prepare() {
   const auto begin = std::chrono::steady_clock::now();
   Memory& memory = loaded_.plan.device->memory();
   const size_t free = memory.available();
-  for (int n = 1; n <= most_sequences(); n = size_for(n, 1).sequences + 1) step(size_for(n, 1));
+  for (int n = 1; n <= most_sequences(); n = size_for(n, 1, false).sequences + 1) step(size_for(n, 1, false));
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   log::info("{} sizes of decode steps captured as graphs in {:.0f} ms, {} of device memory", steps_.size(),
             took.count(), format_bytes(free - std::min(free, memory.available())));
@@ -104,6 +105,7 @@ BatchView GraphRunner::place(const Batch& batch, Size size, const Tensor& sample
   view.sample_rows = add_counted(all);
   if (plan.shape.token_types) view.types = add(batch.types, 0);
   if (plan.state_slots > 0) view.state_slots = add(batch.state_slots, plan.state_slots);
+  if (size.adapters) view.adapters = view.sample_adapters = add(batch.adapters, -1);
 
   const size_t groups = plan.kv.groups.size(), width = static_cast<size_t>(size.blocks);
   const StepInputs::List slots = inputs_.add(all * groups), table = inputs_.add(all * width * groups);
@@ -138,6 +140,7 @@ void GraphRunner::check(const Batch& batch) const {
     check_within("slot", std::span(batch.slots).subspan(group * rows, rows), 0, blocks * plan.block_size - 1);
   }
   check_within("state", batch.state_slots, 0, plan.state_slots - 1);
+  check_within("adapter", batch.adapters, -1, plan.adapters.slots - 1);
 }
 
 GraphRunner::Step GraphRunner::capture(Size size) {
@@ -145,7 +148,8 @@ GraphRunner::Step GraphRunner::capture(Size size) {
   BatchView view = place({}, size, {});  // holds the device addresses of the indices for this size
   std::vector<int32_t> lengths(static_cast<size_t>(size.sequences), 1);
   view.prompt_len = lengths;
-  if (warm_.insert(size.sequences).second) {  // libraries initialize themselves in a step that is not captured
+  if (warm_.emplace(size.sequences, size.adapters)
+          .second) {  // libraries initialize themselves in a step that is not captured
     context_.arena.reset();
     loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
   }
@@ -165,8 +169,17 @@ const GraphRunner::Step& GraphRunner::step(Size size) {
   return found->second;
 }
 
+// Their kernels leave out layers that an adapter has changed since.
+void GraphRunner::drop_outdated_steps() {
+  const int changed = loaded_.adapters->changed();
+  if (changed == std::exchange(changed_layers_, changed)) return;
+  loaded_.plan.queue->wait();  // for steps that run
+  std::erase_if(steps_, [](const auto& step) { return step.first.adapters; });
+}
+
 Tensor GraphRunner::forward(const Batch& batch, const Tensor& sampled) {
-  const Size size = size_for(batch.sequences(), batch.block_table_stride);
+  const Size size = size_for(batch.sequences(), batch.block_table_stride, !batch.adapters.empty());
+  if (size.adapters) drop_outdated_steps();
   const Step& ready = step(size);
   check(batch);
   place(batch, size, sampled);

@@ -2,6 +2,10 @@
 // A step then costs the host one launch, whatever the model's depth. Batches are padded to the sizes that were
 // captured. The padding rows belong to a sequence of their own; its keys, values and states go to a spare block and a
 // spare slot that no other sequence uses.
+//
+// Steps in which rows have adapters have graphs of their own, with the changes to those layers that some adapter has
+// changed so far. When that becomes true of another layer, these graphs are captured anew. Adapters that do more than
+// small matrices need the host in every step, so that no graph is used while one of them has a slot.
 #pragma once
 
 #include <map>
@@ -29,7 +33,8 @@ class GraphRunner {
  private:
   struct Size {
     int sequences = 0;
-    int blocks = 0;  // blocks of the longest sequence
+    int blocks = 0;         // blocks of the longest sequence
+    bool adapters = false;  // some row may have one
     auto operator<=>(const Size&) const = default;
   };
   struct Step {
@@ -39,7 +44,8 @@ class GraphRunner {
 
   bool usable() const;
   int most_sequences() const;  // most sequences of one step
-  Size size_for(int sequences, int blocks) const;
+  Size size_for(int sequences, int blocks, bool adapters) const;
+  void drop_outdated_steps();
   BatchView place(const Batch& batch, Size size, const Tensor& sampled);
   void check(const Batch& batch) const;
   const Step& step(Size size);
@@ -49,7 +55,8 @@ class GraphRunner {
   ops::Ctx& context_;
   StepInputs& inputs_;
   std::map<Size, Step> steps_;
-  std::set<int> warm_;  // numbers of sequences for which a step has run without capture
+  std::set<std::pair<int, bool>> warm_;  // sequences, with adapters: for which a step has run without capture
+  int changed_layers_ = 0;               // those that adapters had changed when the steps with adapters were captured
 };
 
 }  // namespace sluice

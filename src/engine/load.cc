@@ -426,7 +426,9 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool) {
     if (plan.task != Task::kGenerate) {
       throw Error(ErrorCode::kUnsupportedModel, "--enable-lora: only models that generate text can have adapters");
     }
-    plan.adapters = {.slots = options.max_loras, .rank = options.max_lora_rank};
+    const bool narrow = options.lora_dtype == "bfloat16" || (options.lora_dtype == "auto" && plan.dtype == &kBFloat16);
+    plan.adapters = {
+        .slots = options.max_loras, .rank = options.max_lora_rank, .type = narrow ? &kBFloat16 : &kFloat32};
   }
 
   const std::unique_ptr<LoraSites> sites = make_sites(plan, /*dry=*/true);

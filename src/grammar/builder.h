@@ -19,7 +19,8 @@ namespace sluice::grammar {
 
 using NodeId = int32_t;
 
-// Members of a JSON object in any order, without braces: `member` ( `separator` `member` )* or nothing.
+// Members of a JSON object in any order, without braces: `member` ( `separator` `member` )* or nothing. With
+// `keys_only` a member is its key: items of a list that must differ.
 struct Members {
   // Keys of one class share their value. Classes of an object must be disjoint.
   struct Class {
@@ -30,10 +31,11 @@ struct Members {
     std::vector<int> implies{};  // classes that a member of this class makes required
   };
   std::vector<Class> classes{};
-  NodeId colon = 0;       // ":" with the whitespace around it
-  NodeId separator = 0;   // "," with the whitespace around it
-  int least = 0;          // members
-  int most = -1;          // members; < 0: no limit
+  NodeId colon = 0;      // ":" with the whitespace around it
+  NodeId separator = 0;  // "," with the whitespace around it
+  int least = 0;         // members
+  int most = -1;         // members; < 0: no limit
+  bool keys_only = false;
   bool in_order = false;  // classes must come in the order of the list, each at most once if `once`
 };
 

@@ -91,14 +91,23 @@ void Frames::describe(Frame& f, const Members& node) {
   using Phase = MemberPositions::Phase;
   f.has_row = p.phase == Phase::kStart || p.phase == Phase::kKey;
   f.nullable = (p.phase == Phase::kStart || p.phase == Phase::kAfter) && m.may_end(p);
+  const auto call_separator = [&](const MemberPositions::Position& after) {
+    const uint32_t key = m.further_key(after);
+    if (key != MemberPositions::kDead) f.calls.push_back({node.separator, {f.node, key}});
+  };
   if (p.phase == Phase::kKey) {
     const int c = m.complete_key(p);
-    if (c >= 0) f.calls.push_back({node.colon, {f.node, m.value_of(p, c)}});
+    if (c >= 0 && node.keys_only) {
+      const MemberPositions::Position after = m[m.after_value(m[m.value_of(p, c)])];
+      f.nullable = m.may_end(after);
+      call_separator(after);
+    } else if (c >= 0) {
+      f.calls.push_back({node.colon, {f.node, m.value_of(p, c)}});
+    }
   } else if (p.phase == Phase::kValue) {
     f.calls.push_back({node.classes[p.extra].value, {f.node, m.after_value(p)}});
   } else if (p.phase == Phase::kAfter) {
-    const uint32_t key = m.further_key(p);
-    if (key != MemberPositions::kDead) f.calls.push_back({node.separator, {f.node, key}});
+    call_separator(p);
   }
 }
 

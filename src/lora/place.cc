@@ -123,7 +123,7 @@ void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queu
       }
     }
     site->used[at] = found != changes.end();
-    site->uses = static_cast<int>(std::ranges::count(site->used, true));
+    sites.update(*site);
     if (site->table) continue;
     const ops::LoraWeight& w = site->weight;
     SlotValues values{.a = std::vector<float>(static_cast<size_t>(w.inner() * w.k)),
@@ -132,11 +132,12 @@ void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queu
     if (found != changes.end()) {
       for (const auto& [part, module] : found->second) add_module(*site, part, *module, values);
     }
-    const auto copy = [&](Buffer& to, const std::vector<float>& from) {
-      const size_t bytes = from.size() * sizeof(float);
-      memory.copy(to.data() + at * bytes, from.data(), bytes);
+    const auto copy = [&](Buffer& to, DType type, const std::vector<float>& from) {
+      std::vector<std::byte> stored(from.size() * type->block_bytes);
+      from_float(type, from.data(), stored.data(), from.size());
+      memory.copy(to.data() + at * stored.size(), stored.data(), stored.size());
     };
-    copy(site->a, values.a), copy(site->b, values.b), copy(site->scales, values.scales);
+    copy(site->a, w.type, values.a), copy(site->b, w.type, values.b), copy(site->scales, &kFloat32, values.scales);
   }
 }
 

@@ -13,7 +13,11 @@ std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, int6
   if (parts.size() > ops::LoraWeight::kMostParts) return nullptr;
   auto site = std::make_shared<LoraSite>();
   ops::LoraWeight& w = site->weight;
-  w = {.k = inputs, .slots = room_.slots, .rank = room_.rank, .parts = static_cast<int>(parts.size())};
+  w = {.k = inputs,
+       .slots = room_.slots,
+       .rank = room_.rank,
+       .parts = static_cast<int>(parts.size()),
+       .type = room_.type};
   for (size_t i = 0; i < parts.size(); ++i) {
     for (const RowRange& range : parts[i].rows) w.n += range.count;
     w.part_ends[i] = w.n;
@@ -25,14 +29,15 @@ std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, int6
   const auto slots = static_cast<size_t>(room_.slots), inner = static_cast<size_t>(w.inner());
   const size_t a = slots * inner * static_cast<size_t>(w.k), b = slots * static_cast<size_t>(w.n * w.rank);
   const size_t scales = slots * site->parts.size();
-  bytes_ += (a + b + scales) * sizeof(float);
+  const size_t each = room_.type->block_bytes;
+  bytes_ += (a + b) * each + scales * sizeof(float);
   most_inner_ = std::max(most_inner_, w.inner());
   if (!dry_) {
-    site->a = Buffer(a * sizeof(float), memory_);
-    site->b = Buffer(b * sizeof(float), memory_);
+    site->a = Buffer(a * each, memory_);
+    site->b = Buffer(b * each, memory_);
     site->scales = Buffer(scales * sizeof(float), memory_);
-    w.a = reinterpret_cast<const float*>(site->a.data());
-    w.b = reinterpret_cast<const float*>(site->b.data());
+    w.a = site->a.data();
+    w.b = site->b.data();
     w.scales = reinterpret_cast<const float*>(site->scales.data());
   }
   sites_.push_back(site);
@@ -50,6 +55,15 @@ std::shared_ptr<LoraSite> LoraSites::add_table(LoraSite::Part part, int64_t ids,
   most_inner_ = std::max(most_inner_, int64_t{room_.rank});
   sites_.push_back(site);
   return site;
+}
+
+void LoraSites::update(LoraSite& site) {
+  const bool changes = std::ranges::find(site.used, true) != site.used.end();
+  const bool has_extras = std::ranges::any_of(site.extras, [](const auto& of_slot) { return !of_slot.empty(); });
+  changed_ += changes && !site.changed ? 1 : 0;
+  site.changed |= changes;
+  with_extras_ += static_cast<int>(has_extras) - static_cast<int>(site.has_extras);
+  site.has_extras = has_extras;
 }
 
 bool LoraSites::shares_tensor(std::string_view tensor) const {

@@ -43,8 +43,9 @@ struct LoraSite {
   ops::LoraWeight weight;
   Buffer a, b, scales;
   std::vector<bool> used;                             // by slot: whether its adapter changes this layer
-  int uses = 0;                                       // slots for which that is so
+  bool changed = false;                               // since the start, some adapter has changed this layer
   std::vector<std::vector<const LoraExtra*>> extras;  // by slot
+  bool has_extras = false;                            // some slot has
 
   int64_t first_output(size_t part) const { return part == 0 ? 0 : weight.part_ends[part - 1]; }
 };
@@ -52,8 +53,9 @@ struct LoraSite {
 class LoraSites {
  public:
   struct Room {
-    int slots = 0;  // adapters
-    int rank = 0;   // the largest one
+    int slots = 0;           // adapters
+    int rank = 0;            // the largest one
+    DType type = &kFloat32;  // of the small matrices: fp32 or bf16
   };
   // `dry`: the sites only count their bytes.
   LoraSites(Room room, bool dry, Memory& memory) : room_(room), dry_(dry), memory_(memory) {}
@@ -74,7 +76,11 @@ class LoraSites {
   bool shares_tensor(std::string_view tensor) const;  // several modules have it
   std::span<const std::shared_ptr<LoraSite>> all() const { return sites_; }
   size_t bytes() const { return bytes_; }
-  int64_t most_inner() const { return most_inner_; }  // numbers per row of ops::LoraArgs::inner
+  // Called after the site's adapters have changed.
+  void update(LoraSite& site);
+  int changed() const { return changed_; }            // sites that some adapter has changed since the start
+  bool plain() const { return with_extras_ == 0; }    // no adapter that has a slot does more than small matrices
+  int64_t most_inner() const { return most_inner_; }  // numbers per row of ops::LoraShrinkArgs::inner
 
  private:
   const Room room_;
@@ -84,6 +90,8 @@ class LoraSites {
   std::map<std::string, std::vector<Place>, std::less<>> places_;
   size_t bytes_ = 0;
   int64_t most_inner_ = 0;
+  int changed_ = 0;
+  int with_extras_ = 0;  // sites with extras
 };
 
 }  // namespace sluice

@@ -205,12 +205,13 @@ Tensor Linear::operator()(ops::Ctx& c, const Tensor& x) const {
 }
 
 DType Linear::input_type(const ops::Ctx& c, int64_t rows) const {
-  if (adapts(c)) return &kFloat32;
-  return segments_.size() == 1 ? ops::input_type(c, segments_[0].weight.view(), rows) : &kFloat32;
+  const DType type = segments_.size() == 1 ? ops::input_type(c, segments_[0].weight.view(), rows) : &kFloat32;
+  const bool suits = !adapts(c) || (type == &kBFloat16 && !lora_->has_extras);
+  return suits ? type : &kFloat32;
 }
 
 DType Linear::output_type(const ops::Ctx& c, int64_t rows) const {
-  const bool plain = segments_.size() == 1 && bias_.empty() && !adapts(c);
+  const bool plain = segments_.size() == 1 && bias_.empty() && !(adapts(c) && lora_->has_extras);
   return plain ? ops::output_type(c, segments_[0].weight.view(), rows) : &kFloat32;
 }
 
@@ -242,6 +243,12 @@ void add_extra(ops::Ctx& c, const Tensor& out, const Tensor& x, const LoraExtra&
 }  // namespace
 
 void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
+  Tensor inner;
+  if (adapts(c)) {
+    inner = Tensor(c.adapters->scratch.data, &kFloat32, {x.rows(), lora_->weight.inner()});
+    // Before the matmul, which devices may begin meanwhile.
+    ops::lora_shrink(c, {.inner = inner, .x = x, .slots = c.adapters->slots, .weight = &lora_->weight});
+  }
   for (const Segment& segment : segments_) {
     ops::matmul(c, {.out = out.slice_columns(segment.first, segment.weight.view().n),
                     .x = x,
@@ -250,8 +257,7 @@ void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumula
                     .accumulate = accumulate});
   }
   if (adapts(c)) {
-    const Tensor inner(c.adapters->scratch.data, &kFloat32, {x.rows(), lora_->weight.inner()});
-    ops::lora(c, {.out = out, .x = x, .inner = inner, .slots = c.adapters->slots, .weight = &lora_->weight});
+    ops::lora_expand(c, {.out = out, .inner = inner, .slots = c.adapters->slots, .weight = &lora_->weight});
     each_extra(*c.adapters, *lora_, [&](int64_t first, int64_t count, const LoraExtra& extra) {
       add_extra(c, out.slice_rows(first, count), x.slice_rows(first, count), extra);
     });
@@ -346,7 +352,7 @@ Tensor Embedding::operator()(ops::Ctx& c, const Indices& ids) const {
 
 void Embedding::into(ops::Ctx& c, const Tensor& out, const Indices& ids) const {
   ops::embed(c, out, table_, ids);
-  if (c.adapters == nullptr || lora_ == nullptr || lora_->uses == 0) return;
+  if (c.adapters == nullptr || lora_ == nullptr || !lora_->has_extras) return;
   each_extra(*c.adapters, *lora_, [&](int64_t first, int64_t count, const LoraExtra& extra) {
     const Tensor to = out.slice_rows(first, count);
     const Indices at = ids.part(static_cast<size_t>(first), static_cast<size_t>(count));

@@ -60,7 +60,7 @@ class Linear {
     int64_t first = 0;  // first output
     PackedWeight weight;
   };
-  bool adapts(const ops::Ctx& c) const { return c.adapters != nullptr && lora_ != nullptr && lora_->uses > 0; }
+  bool adapts(const ops::Ctx& c) const { return c.adapters != nullptr && lora_ != nullptr && lora_->changed; }
 
   int64_t outputs_ = 0;
   std::vector<Segment> segments_;

@@ -340,16 +340,30 @@ void gather_rows(Ctx& ctx, Tensor out, Tensor x, Indices rows) {
   ctx.ops.gather_rows(ctx.queue, out, x, rows);
 }
 
-void lora(Ctx& ctx, const LoraArgs& args) {
-  const LoraWeight& w = *args.weight;
-  const auto tokens = static_cast<int64_t>(args.slots.size());
-  check_matrix(args.x, "x", tokens, w.k);
-  check_matrix(args.out, "out", tokens, w.n);
-  check_matrix(args.inner, "inner", tokens, w.inner());
+namespace {
+
+void check_lora(const Indices& slots, const LoraWeight& w, const Tensor& inner, const Tensor& rows, const char* name,
+                int64_t columns) {
+  check_rows(rows, name, static_cast<int64_t>(slots.size()), columns);
+  check_matrix(inner, "inner", rows.rows(), w.inner());
+  for (const DType type : {w.type, rows.dtype}) {
+    CHECK(type == &kFloat32 || type == &kBFloat16, "type {}", type->name);
+  }
   CHECK(w.parts >= 1 && w.parts <= LoraWeight::kMostParts && w.part_ends[w.parts - 1] == w.n, "{} parts of {}", w.parts,
         w.n);
-  for (const int32_t slot : args.slots) CHECK(slot >= -1 && slot < w.slots, "adapter {} of {}", slot, w.slots);
-  ctx.ops.lora(ctx.queue, args);
+  for (const int32_t slot : slots) CHECK(slot >= -1 && slot < w.slots, "adapter {} of {}", slot, w.slots);
+}
+
+}  // namespace
+
+void lora_shrink(Ctx& ctx, const LoraShrinkArgs& args) {
+  check_lora(args.slots, *args.weight, args.inner, args.x, "x", args.weight->k);
+  ctx.ops.lora_shrink(ctx.queue, args);
+}
+
+void lora_expand(Ctx& ctx, const LoraExpandArgs& args) {
+  check_lora(args.slots, *args.weight, args.inner, args.out, "out", args.weight->n);
+  ctx.ops.lora_expand(ctx.queue, args);
 }
 
 void copy_rows(Ctx& ctx, Tensor x, Indices pairs) {

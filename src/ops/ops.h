@@ -61,7 +61,8 @@ struct MatmulArgs {
 
 // Low-rank changes to a weight matrix [n, k] by several adapters (LoRA, Hu et al. 2021, arXiv:2106.09685). Adapter s
 // adds scales[s] * B_s A_s. The outputs are in parts (the projections that are fused into the matrix), and part p uses
-// the rows p * rank .. (p + 1) * rank - 1 of A. Unused rows and columns are zero. A view, which owns nothing.
+// the rows p * rank .. (p + 1) * rank - 1 of A. Unused rows and columns are zero. A view, which owns nothing. If the
+// matrices are bf16, tensor cores may round x and the inner values to 16 bits.
 struct LoraWeight {
   static constexpr int kMostParts = 8;
   int64_t n = 0, k = 0;
@@ -69,17 +70,25 @@ struct LoraWeight {
   int rank = 0;   // largest rank of an adapter
   int parts = 0;
   int64_t part_ends[kMostParts] = {};  // outputs before the end of each part, ascending; the last one is n
-  const float* a = nullptr;            // [slots, parts * rank, k]
-  const float* b = nullptr;            // [slots, n, rank]
+  DType type = &kFloat32;              // of a and b: fp32 or bf16
+  const std::byte* a = nullptr;        // [slots, parts * rank, k]
+  const std::byte* b = nullptr;        // [slots, n, rank]
   const float* scales = nullptr;       // [slots, parts]
   int64_t inner() const { return int64_t{parts} * rank; }
 };
 
-// out[t, :] += scale * B (A x[t, :]) for the adapter in slot slots[t]. Rows whose slot is -1 stay as they are.
-struct LoraArgs {
-  Tensor out;     // [tokens, n] fp32
-  Tensor x;       // [tokens, k] fp32
-  Tensor inner;   // scratch: [tokens, weight->inner()] fp32
+// Makes inner[t, :] = scale * A x[t, :] for the adapter in slot slots[t]. Rows whose slot is -1 are not written.
+struct LoraShrinkArgs {
+  Tensor inner;   // [tokens, weight->inner()] fp32
+  Tensor x;       // [tokens, k] fp32, or bf16 where input_type() of a matmul said so
+  Indices slots;  // [tokens]
+  const LoraWeight* weight = nullptr;
+};
+
+// out[t, :] += B inner[t, :], with what lora_shrink made. Rows whose slot is -1 stay as they are.
+struct LoraExpandArgs {
+  Tensor out;     // [tokens, n] fp32, or bf16 where output_type() of a matmul said so
+  Tensor inner;   // [tokens, weight->inner()] fp32
   Indices slots;  // [tokens]
   const LoraWeight* weight = nullptr;
 };
@@ -405,7 +414,8 @@ struct OpTable {
   void (*expert_matmul)(Queue&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
   void (*head_matmul)(Queue&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
   void (*combine)(Queue&, const CombineArgs&) = nullptr;
-  void (*lora)(Queue&, const LoraArgs&) = nullptr;
+  void (*lora_shrink)(Queue&, const LoraShrinkArgs&) = nullptr;
+  void (*lora_expand)(Queue&, const LoraExpandArgs&) = nullptr;
 };
 
 // One slot of OpTable, for code that visits all of them: timing, tests, inspection.
@@ -422,7 +432,7 @@ struct Slot {
   SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store) \
   SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) \
   SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route) \
-  SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine) SLOT(lora)
+  SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand)
 // clang-format on
 
 #define SLUICE_SLOT(name) \
@@ -455,8 +465,8 @@ struct Ops : OpTable {
 
 // The adapters of the rows that are computed at the moment.
 struct AdapterRows {
-  Indices slots;   // [rows] see LoraArgs
-  Tensor scratch;  // fp32, for LoraArgs::inner of any layer
+  Indices slots;   // [rows] see LoraShrinkArgs
+  Tensor scratch;  // fp32, for LoraShrinkArgs::inner of any layer
 };
 
 // What a layer needs to run: the ops, the queue they run on, and memory for activations. Does not own them.
@@ -539,6 +549,7 @@ void expert_matmul(Ctx&, const ExpertMatmulArgs& args);
 void head_matmul(Ctx&, const HeadMatmulArgs& args);
 void combine(Ctx&, const CombineArgs& args);
 
-void lora(Ctx&, const LoraArgs& args);
+void lora_shrink(Ctx&, const LoraShrinkArgs& args);
+void lora_expand(Ctx&, const LoraExpandArgs& args);
 
 }  // namespace sluice::ops

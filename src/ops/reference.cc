@@ -156,27 +156,49 @@ void add(Queue&, Tensor out, Tensor x, float scale) {
   }
 }
 
-void lora(Queue&, const LoraArgs& args) {
+namespace {
+
+std::vector<float> numbers(DType type, const std::byte* from, int64_t first, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  to_float(type, from + first * type->block_bytes, values.data(), values.size());
+  return values;
+}
+
+}  // namespace
+
+void lora_shrink(Queue&, const LoraShrinkArgs& args) {
   const LoraWeight& w = *args.weight;
-  for (size_t row = 0; row < args.slots.size(); ++row) {
-    const int64_t slot = args.slots[row];
+  for (int64_t row = 0; row < args.x.rows(); ++row) {
+    const int64_t slot = args.slots[static_cast<size_t>(row)];
     if (slot < 0) continue;
-    const float* x = args.x.f32() + row * args.x.row_stride;
-    float *inner = args.inner.f32() + row * args.inner.row_stride, *out = args.out.f32() + row * args.out.row_stride;
+    const std::vector<float> x = numbers(args.x.dtype, args.x.data, row * args.x.row_stride, w.k);
     for (int64_t j = 0; j < w.inner(); ++j) {
-      const float* a = w.a + (slot * w.inner() + j) * w.k;
+      const std::vector<float> a = numbers(w.type, w.a, (slot * w.inner() + j) * w.k, w.k);
       double sum = 0;
-      for (int64_t i = 0; i < w.k; ++i) sum += double{a[i]} * x[i];
-      inner[j] = w.scales[slot * w.parts + j / w.rank] * static_cast<float>(sum);
+      for (size_t i = 0; i < a.size(); ++i) sum += double{a[i]} * x[i];
+      args.inner.f32()[row * args.inner.row_stride + j] =
+          w.scales[slot * w.parts + j / w.rank] * static_cast<float>(sum);
     }
+  }
+}
+
+void lora_expand(Queue&, const LoraExpandArgs& args) {
+  const LoraWeight& w = *args.weight;
+  for (int64_t row = 0; row < args.out.rows(); ++row) {
+    const int64_t slot = args.slots[static_cast<size_t>(row)], at = row * args.out.row_stride;
+    if (slot < 0) continue;
+    const float* inner = args.inner.f32() + row * args.inner.row_stride;
+    std::vector<float> out = numbers(args.out.dtype, args.out.data, at, w.n);
     int part = 0;
     for (int64_t o = 0; o < w.n; ++o) {
       while (o == w.part_ends[part]) ++part;
-      const float* b = w.b + (slot * w.n + o) * w.rank;
+      const std::vector<float> b = numbers(w.type, w.b, (slot * w.n + o) * w.rank, w.rank);
       double sum = 0;
-      for (int64_t j = 0; j < w.rank; ++j) sum += double{b[j]} * inner[part * w.rank + j];
-      out[o] += static_cast<float>(sum);
+      for (int64_t j = 0; j < w.rank; ++j) sum += double{b[static_cast<size_t>(j)]} * inner[part * w.rank + j];
+      out[static_cast<size_t>(o)] += static_cast<float>(sum);
     }
+    from_float(args.out.dtype, out.data(), args.out.data + at * static_cast<int64_t>(args.out.dtype->block_bytes),
+               out.size());
   }
 }
 

@@ -329,23 +329,16 @@ TEST(Arguments, IntegersTakeUnits) {
 }
 
 std::string sample_value(const ForeignOption& row) {
-  const std::map<std::string_view, std::string> samples = {{"shutdown-timeout", "1"},
-                                                           {"lora-modules", "a=b"},
-                                                           {"dtype", "half"},
-                                                           {"load-format", "pt"},
-                                                           {"generation-config", "auto"},
-                                                           {"cache-type-k", "f16"},
-                                                           {"cache-type-v", "f16"},
-                                                           {"uvicorn-log-level", "info"},
-                                                           {"block-size", "16"},
-                                                           {"kv-cache-dtype", "fp8"},
-                                                           {"runner", "generate"},
-                                                           {"convert", "embed"},
-                                                           {"task", "embed"},
-                                                           {"config", "/dev/null"},
-                                                           {"gpu-memory-utilization", "0.5"},
-                                                           {"scheduling-policy", "fcfs"},
-                                                           {"device", "cpu"}};
+  const std::map<std::string_view, std::string> samples = {
+      {"shutdown-timeout", "1"},     {"lora-modules", "a=b"},
+      {"lora-dtype", "bfloat16"},    {"dtype", "half"},
+      {"load-format", "pt"},         {"generation-config", "auto"},
+      {"cache-type-k", "f16"},       {"cache-type-v", "f16"},
+      {"uvicorn-log-level", "info"}, {"block-size", "16"},
+      {"kv-cache-dtype", "fp8"},     {"runner", "generate"},
+      {"convert", "embed"},          {"task", "embed"},
+      {"config", "/dev/null"},       {"gpu-memory-utilization", "0.5"},
+      {"scheduling-policy", "fcfs"}, {"device", "cpu"}};
   if (row.takes == ForeignOption::Takes::kJson) return R"({"a": 1})";
   const auto found = samples.find(row.name);
   return found != samples.end() ? found->second : "1";

@@ -1,4 +1,5 @@
 // JSON schemas against the instances of published suites.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -125,6 +126,56 @@ TEST(JsonSchema, CountsWhatIsEvaluatedByAllThatMatches) {
       Json::parse(R"({"allOf": [{"prefixItems": [{"type": "null"}]}], "unevaluatedItems": {"const": 2}})");
   EXPECT_TRUE(is_valid(items, {nullptr, 2, 2}));
   EXPECT_FALSE(is_valid(items, {nullptr, 2, 3}));
+}
+
+TEST(JsonSchema, ItemsOfAFiniteSetDiffer) {
+  const auto check = [](const char* schema, std::vector<std::string> right, std::vector<std::string> wrong) {
+    Budget budget;
+    const auto grammar = compile("json_schema", schema, {.budget = budget});
+    const auto accepts = [&](const std::string& text) {
+      Matcher m(grammar, vocabulary_of({"a"}));
+      return m.accept(text) && m.complete();
+    };
+    for (const std::string& text : right) EXPECT_TRUE(accepts(text)) << schema << ": " << text;
+    for (const std::string& text : wrong) EXPECT_FALSE(accepts(text)) << schema << ": " << text;
+  };
+  check(R"({"type": "array", "items": {"enum": ["a", "ab", "b"]}, "uniqueItems": true})",
+        {"[]", R"(["a"])", R"(["b", "ab", "a"])"}, {R"(["a", "a"])", R"(["a", "\u0061"])", R"(["a", "b", "ab", "a"])"});
+  check(R"({"type": "array", "items": {"enum": [1, 10, 1.5, true, null, "1"]}, "uniqueItems": true, "minItems": 2})",
+        {"[1, 10]", "[10, 1, 1.5, true, null, \"1\"]", "[1.0, true]", "[1, null, 1.5]"},
+        {"[1]", "[1, 1]", "[1, 1.0]", "[10, 1, 10]", "[1e1, 10]", "[true, true]", "[1,"});
+  check(R"({"type": "array", "items": {"type": "integer", "minimum": -1, "maximum": 2}, "uniqueItems": true,
+            "maxItems": 3})",
+        {"[0, -1, 2]", "[2]"}, {"[0, -0]", "[0, 1, 2, -1]", "[3]", "[1, 2, 1]"});
+  check(R"({"type": "array", "items": {"type": "boolean"}, "uniqueItems": true, "minItems": 2})",
+        {"[true, false]", "[false, true]"}, {"[true]", "[true, true]", "[true, false, true]"});
+  check(R"({"properties": {"x": {"type": "array", "items": {"enum": ["a"]}, "uniqueItems": true, "minItems": 2}}})",
+        {"{}", "1"}, {R"({"x": ["a"]})", R"({"x": ["a", "a"]})"});
+}
+
+TEST(JsonSchema, SeveralContainsOfAnArray) {
+  const Json schema = Json::parse(R"({"type": "array", "allOf": [
+      {"contains": {"type": "string"}, "minContains": 2},
+      {"contains": {"const": "a"}, "maxContains": 1},
+      {"contains": {"type": "integer"}}], "maxItems": 5})");
+  for (const Json& right : {Json{"a", "b", 1}, Json{1, "b", "a"}, Json{"a", nullptr, 2, "c", "d"}}) {
+    EXPECT_TRUE(is_valid(schema, right)) << right;
+  }
+  for (const Json& wrong :
+       {Json{"a", 1}, Json{"a", "a", 1}, Json{"a", "b"}, Json{"b", "c", 1}, Json{"a", "b", "c", "d", "e", 1}}) {
+    EXPECT_FALSE(is_valid(schema, wrong)) << wrong;
+  }
+}
+
+TEST(JsonSchema, ItemsThatDifferAreRefusedOfEndlessSets) {
+  for (const char* items : {R"({"type": "string"})", R"({"type": "integer"})", R"({"enum": [[1], [2]]})",
+                            R"({"type": "integer", "minimum": 0, "maximum": 256})"}) {
+    Budget budget;
+    const Json schema = {{"type", "array"}, {"items", Json::parse(items)}, {"uniqueItems", true}};
+    EXPECT_THAT([&] { compile("json_schema", schema.dump(), {.budget = budget}); },
+                testing::ThrowsMessage<GrammarError>(testing::HasSubstr("uniqueItems: is supported only for")))
+        << items;
+  }
 }
 
 }  // namespace

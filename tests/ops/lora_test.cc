@@ -10,34 +10,97 @@ struct Case {
   int64_t rows, k;
   int rank, slots;
   std::vector<int64_t> parts;  // outputs of each
+  bool gaps = false;           // between rows, so that no row but the first is aligned
 };
 
-TEST_P(LoraTest, MatchesTheReference) {
-  const Case cases[] = {{1, 1, 1, 1, {1}},          {1, 64, 16, 2, {64}},
-                        {5, 67, 3, 4, {7, 1, 30}},  {33, 300, 8, 3, {128, 16, 16}},
-                        {70, 129, 5, 7, {33, 200}}, {9, 2048, 64, 2, {512}}};
-  for (const Case& c : cases) {
-    SCOPED_TRACE(fmt::format("{} x {}, rank {}, {} parts", c.rows, c.k, c.rank, c.parts.size()));
-    LoraWeight weight{.k = c.k, .slots = c.slots, .rank = c.rank, .parts = static_cast<int>(c.parts.size())};
-    for (size_t i = 0; i < c.parts.size(); ++i) weight.part_ends[i] = weight.n += c.parts[i];
-    Owned a(&kFloat32, {c.slots * weight.inner(), c.k}), b(&kFloat32, {c.slots * weight.n, c.rank});
-    Owned scales(&kFloat32, {c.slots, weight.parts});
-    a.fill(random), b.fill(random), scales.fill(random);
-    weight.a = a->f32(), weight.b = b->f32(), weight.scales = scales->f32();
-    Owned x(&kFloat32, {c.rows, c.k}, 3), inner(&kFloat32, {c.rows, weight.inner()}, 1);
-    Owned out(&kFloat32, {c.rows, weight.n}, 5);
-    x.fill(random), out.fill(random);
-    const Owned before(out);
-    Owned expected(out);
-    std::vector<int32_t, TestAllocator<int32_t>> slots;
-    for (int64_t row = 0; row < c.rows; ++row) slots.push_back(static_cast<int32_t>(random() % (c.slots + 1)) - 1);
-    const Indices indices(std::span(slots.data(), slots.size()));
-    lora(device.ctx, {.out = out, .x = x, .inner = inner, .slots = indices, .weight = &weight});
-    lora(reference.ctx, {.out = expected, .x = x, .inner = inner, .slots = indices, .weight = &weight});
-    expect_close(out, expected, 1e-5f);
+const Case kCases[] = {
+    {1, 1, 1, 1, {1}},
+    {1, 64, 16, 2, {64}},
+    {5, 67, 3, 4, {7, 1, 30}, true},
+    {33, 300, 8, 3, {128, 16, 16}, true},
+    {70, 129, 5, 7, {33, 200}, true},
+    {9, 2048, 64, 2, {512}},
+    // For tensor cores:
+    {1, 4096, 16, 4, {64, 16, 16}},
+    {16, 264, 16, 1, {8}},
+    {33, 320, 8, 20, {128, 16, 16}},
+    {40, 1000, 10, 64, {520}},
+    {300, 72, 16, 3, {40, 328}},
+    {517, 96, 6, 40, {96, 24}},
+};
+
+// The types of the matrices, of x and of out.
+struct Types {
+  DType weight, x, out;
+};
+
+void run(Ctx& ctx, const LoraWeight& weight, const Tensor& out, const Tensor& x, const Tensor& inner,
+         const Indices& slots) {
+  lora_shrink(ctx, {.inner = inner, .x = x, .slots = slots, .weight = &weight});
+  lora_expand(ctx, {.out = out, .inner = inner, .slots = slots, .weight = &weight});
+}
+
+void expect_like_the_reference(const Case& c, const Types& types, Checked& device, Checked& reference,
+                               std::mt19937& random) {
+  SCOPED_TRACE(fmt::format("{} x {}, rank {}, {} parts, {} {} {}", c.rows, c.k, c.rank, c.parts.size(),
+                           types.weight->name, types.x->name, types.out->name));
+  LoraWeight weight{.k = c.k, .slots = c.slots, .rank = c.rank, .parts = static_cast<int>(c.parts.size())};
+  for (size_t i = 0; i < c.parts.size(); ++i) weight.part_ends[i] = weight.n += c.parts[i];
+  Owned a(types.weight, {c.slots * weight.inner(), c.k}), b(types.weight, {c.slots * weight.n, c.rank});
+  Owned scales(&kFloat32, {c.slots, weight.parts});
+  a.fill(random), b.fill(random), scales.fill(random);
+  weight.type = types.weight, weight.a = a->data, weight.b = b->data, weight.scales = scales->f32();
+  Owned x(types.x, {c.rows, c.k}, c.gaps ? 3 : 0), inner(&kFloat32, {c.rows, weight.inner()}, c.gaps ? 1 : 0);
+  Owned out(types.out, {c.rows, weight.n}, c.gaps ? 5 : 0);
+  x.fill(random), out.fill(random);
+  const Owned before(out);
+  Owned expected(out);
+  std::vector<int32_t, TestAllocator<int32_t>> slots;
+  // Neighbours often have the same adapter, as the tokens of a prompt do.
+  for (int64_t row = 0; row < c.rows; ++row) {
+    const bool same = row > 0 && random() % 4 != 0;
+    slots.push_back(same ? slots.back() : static_cast<int32_t>(random() % (c.slots + 1)) - 1);
+  }
+  const Indices indices(std::span(slots.data(), slots.size()));
+  run(device.ctx, weight, out, x, inner, indices);
+  run(reference.ctx, weight, expected, x, inner, indices);
+  const auto numbers = [&](const Owned& tensor) {
+    std::vector<float> values;
     for (int64_t row = 0; row < c.rows; ++row) {
-      if (slots[static_cast<size_t>(row)] >= 0) continue;
-      EXPECT_TRUE(same_bits(out.row(row), before.row(row), weight.n)) << row;
+      std::vector<float> one(static_cast<size_t>(weight.n));
+      to_float(types.out, tensor->slice_rows(row, 1).data, one.data(), one.size());
+      values.insert(values.end(), one.begin(), one.end());
+    }
+    return values;
+  };
+  const std::vector<float> actual = numbers(out), wanted = numbers(expected), old = numbers(before);
+  const float step = types.out == &kBFloat16 ? 8e-3f : types.weight == &kBFloat16 ? 1e-4f : 1e-5f;
+  // Sums are as large as their terms together, which are of inner values.
+  const float typical = std::sqrt(static_cast<float>(c.k * c.rank));
+  for (size_t i = 0; i < actual.size(); ++i) {
+    if (slots[i / static_cast<size_t>(weight.n)] < 0) {
+      ASSERT_EQ(actual[i], old[i]) << i;
+    } else {
+      ASSERT_NEAR(actual[i], wanted[i], step * (std::abs(wanted[i]) + typical)) << i;
+    }
+  }
+}
+
+TEST_P(LoraTest, MatchesTheReference) {
+  for (const Case& c : kCases) {
+    for (DType type : {&kFloat32, &kBFloat16}) {
+      expect_like_the_reference(c, {type, &kFloat32, &kFloat32}, device, reference, random);
+    }
+  }
+}
+
+// Only backends whose matmuls take or return bf16 rows get them.
+TEST_P(LoraTest, RowsOfBf16) {
+  if (!std::string_view(GetParam()->name).starts_with("cuda")) GTEST_SKIP() << "matmuls of this backend have fp32 rows";
+  for (const Case& c : kCases) {
+    for (DType type : {&kFloat32, &kBFloat16}) {
+      expect_like_the_reference(c, {type, &kBFloat16, &kFloat32}, device, reference, random);
+      expect_like_the_reference(c, {type, &kBFloat16, &kBFloat16}, device, reference, random);
     }
   }
 }
@@ -45,24 +108,23 @@ TEST_P(LoraTest, MatchesTheReference) {
 // A row's bits depend on that row and its adapter alone.
 TEST_P(LoraTest, RowsAreIndependent) {
   constexpr int64_t kRows = 12, kColumns = 200;
-  LoraWeight weight{.n = 96, .k = kColumns, .slots = 3, .rank = 8, .parts = 2, .part_ends = {40, 96}};
-  Owned a(&kFloat32, {3 * weight.inner(), kColumns}), b(&kFloat32, {3 * weight.n, 8}), scales(&kFloat32, {3, 2});
-  a.fill(random), b.fill(random), scales.fill(random);
-  weight.a = a->f32(), weight.b = b->f32(), weight.scales = scales->f32();
-  Owned x(&kFloat32, {kRows, kColumns}), inner(&kFloat32, {kRows, weight.inner()}), out(&kFloat32, {kRows, weight.n});
-  x.fill(random), out.fill(random);
-  Owned single(out);
-  std::vector<int32_t, TestAllocator<int32_t>> slots;
-  for (int64_t row = 0; row < kRows; ++row) slots.push_back(static_cast<int32_t>(row % 4) - 1);
-  const Indices all(std::span(slots.data(), slots.size()));
-  lora(device.ctx, {.out = out, .x = x, .inner = inner, .slots = all, .weight = &weight});
-  for (int64_t row = 0; row < kRows; ++row) {
-    lora(device.ctx, {.out = single->slice_rows(row, 1),
-                      .x = x->slice_rows(row, 1),
-                      .inner = inner->slice_rows(row, 1),
-                      .slots = all.part(static_cast<size_t>(row), 1),
-                      .weight = &weight});
-    EXPECT_TRUE(same_bits(out.row(row), single.row(row), weight.n)) << row;
+  for (DType type : {&kFloat32, &kBFloat16}) {
+    LoraWeight weight{.n = 96, .k = kColumns, .slots = 3, .rank = 8, .parts = 2, .part_ends = {40, 96}, .type = type};
+    Owned a(type, {3 * weight.inner(), kColumns}), b(type, {3 * weight.n, 8}), scales(&kFloat32, {3, 2});
+    a.fill(random), b.fill(random), scales.fill(random);
+    weight.a = a->data, weight.b = b->data, weight.scales = scales->f32();
+    Owned x(&kFloat32, {kRows, kColumns}), inner(&kFloat32, {kRows, weight.inner()}), out(&kFloat32, {kRows, weight.n});
+    x.fill(random), out.fill(random);
+    Owned single(out);
+    std::vector<int32_t, TestAllocator<int32_t>> slots;
+    for (int64_t row = 0; row < kRows; ++row) slots.push_back(static_cast<int32_t>(row % 4) - 1);
+    const Indices all(std::span(slots.data(), slots.size()));
+    run(device.ctx, weight, out, x, inner, all);
+    for (int64_t row = 0; row < kRows; ++row) {
+      run(device.ctx, weight, single->slice_rows(row, 1), x->slice_rows(row, 1), inner->slice_rows(row, 1),
+          all.part(static_cast<size_t>(row), 1));
+      EXPECT_TRUE(same_bits(out.row(row), single.row(row), weight.n)) << row;
+    }
   }
 }
 

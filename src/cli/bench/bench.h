@@ -42,6 +42,7 @@ struct LoadArguments {
   int batch_size = 1, iterations = 5;
   int constrained = 0;        // of num_prompts: requests with the grammar, spread evenly among the others
   std::string schema, regex;  // the grammar: a JSON schema or a file with one, or a regular expression
+  int adapters = -1;          // requests take turns with so many of --lora-modules, the first ones; -1: all
 };
 // adds MODEL, the engine's options and the requests' lengths
 void add_load_options(CLI::App& app, LoadArguments& arguments);

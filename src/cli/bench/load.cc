@@ -155,6 +155,17 @@ GrammarSpec grammar_of(const LoadArguments& a) {
   return grammar;
 }
 
+int used_adapters(const LoadArguments& a) {
+  const int loaded = static_cast<int>(a.engine.lora_modules.size());
+  if (a.adapters > loaded) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--adapters {}: expected at most the {} of --lora-modules", a.adapters, loaded));
+  }
+  return a.adapters < 0 ? loaded : a.adapters;
+}
+
+std::string adapter_name(const std::string& module) { return module.substr(0, module.find('=')); }
+
 }  // namespace
 
 std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine, int count) {
@@ -168,6 +179,7 @@ std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine,
     if (prompts.empty())
       throw Error(ErrorCode::kInvalidRequest, fmt::format("{}: has no prompts (expected one per line)", a.prompts));
   }
+  const int adapters = used_adapters(a);
   std::mt19937 rng(0);
   std::vector<Request> requests;
   for (int i = 0; i < count; ++i) {
@@ -181,6 +193,7 @@ std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine,
     r.sampling.temperature = 0;
     r.sampling.ignore_eos = true;
     r.sampling.max_tokens = a.output_len;
+    if (adapters > 0) r.adapter = adapter_name(a.engine.lora_modules[static_cast<size_t>(i % adapters)]);
     requests.push_back(std::move(r));
   }
   return requests;
@@ -198,7 +211,8 @@ Json describe(const LoadArguments& a, const Engine& engine) {
           {"dtype", m.dtype},
           {"backend", m.backend},
           {"input", a.prompts.empty() ? Json(a.input_len) : Json(a.prompts)},
-          {"output_len", a.output_len}};
+          {"output_len", a.output_len},
+          {"adapters", used_adapters(a)}};
 }
 
 void add_load_options(CLI::App& app, LoadArguments& a) {
@@ -211,6 +225,9 @@ void add_load_options(CLI::App& app, LoadArguments& a) {
   app.add_option("--output-len", a.output_len, "tokens to generate per request")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--adapters", a.adapters,
+                 "requests take turns with so many of --lora-modules, the first ones (default: all)")
+      ->check(CLI::NonNegativeNumber);
 }
 
 namespace {

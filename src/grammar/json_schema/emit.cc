@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "grammar/json_schema/distinct.h"
 #include "grammar/json_schema/numbers.h"
 
 namespace sluice::grammar {
@@ -11,8 +12,10 @@ namespace {
 
 using namespace json_schema;
 
-constexpr size_t kMostPatterns = 32;       // of one object: its keys fall into classes by what they match
-constexpr size_t kMostClasses = 48;        // of keys that match the same patterns
+constexpr size_t kMostPatterns = 32;   // of one object: its keys fall into classes by what they match
+constexpr size_t kMostClasses = 48;    // of keys that match the same patterns
+constexpr size_t kMostDistinct = 256;  // values of items that must differ
+constexpr size_t kMostContainsOfArray = 4;
 constexpr int64_t kMostContains = 20'000;  // states of an array that counts some of its items
 
 // One character of a JSON string in every spelling, without quotes.
@@ -168,9 +171,7 @@ class Emitter {
   }
 
   NodeId array(const Alternative& a) {
-    if (a.unique && (a.most < 0 || a.most > 1)) {
-      throw GrammarError(a.unique_path + ": is supported only for at most one item");
-    }
+    if (a.unique && (a.most < 0 || a.most > 1)) return list(distinct_items(a));
     if (!a.contains.empty()) return list(counting_items(a));
     size_t prefix = 0;
     for (const ItemRules& rules : a.items) prefix = std::max(prefix, rules.prefix.size());
@@ -202,42 +203,95 @@ class Emitter {
     return list(tail);
   }
 
-  // Items of which a number satisfies something: a node for each number of items, and of those that do.
+  // Items that must differ, of a finite set: each value is a class of members that may come once.
+  NodeId distinct_items(const Alternative& a) {
+    const bool alike = std::ranges::all_of(a.items, [](const ItemRules& rules) { return rules.prefix.empty(); });
+    std::optional<std::vector<Automaton>> values;
+    if (alike && a.contains.empty() && !style_.string) {
+      values = distinct_values(document_.normal_form(item(a, 0)), kMostDistinct, budget_);
+    }
+    if (!values) {
+      throw GrammarError(
+          fmt::format("{}: is supported only for at most one item, or for items of at most {} values, "
+                      "without lists and objects, 'prefixItems' and 'contains'",
+                      a.unique_path, kMostDistinct));
+    }
+    Members members{.classes = {}, .separator = comma_, .least = a.least, .most = a.most, .keys_only = true};
+    for (Automaton& texts : *values) {
+      budget_.step(16);
+      members.classes.push_back(
+          {.key = std::move(texts), .value = builder_.empty(), .once = true, .required = false, .implies = {}});
+    }
+    return builder_.members(std::move(members));
+  }
+
+  // Items that are counted by what they satisfy: a node for each number of items and each number of every `contains`.
   NodeId counting_items(const Alternative& a) {
-    if (a.contains.size() > 1) throw GrammarError("several 'contains' of one array are not supported");
-    const Contains& contains = a.contains[0];
+    const size_t kinds = a.contains.size();
+    if (kinds > kMostContainsOfArray) {
+      throw GrammarError(fmt::format("more than {} 'contains' of one array are not supported", kMostContainsOfArray));
+    }
     size_t prefix = 0;
     for (const ItemRules& rules : a.items) prefix = std::max(prefix, rules.prefix.size());
     // From the last number on, a further item changes nothing.
     const int64_t items = a.most >= 0 ? a.most : std::max({int64_t{1}, int64_t{a.least}, static_cast<int64_t>(prefix)});
-    const int64_t counts = contains.most >= 0 ? contains.most : contains.least;
-    if ((items + 1) * (counts + 1) > kMostContains)
+    std::vector<int64_t> steps = {1};  // of each count in the number of a node; the last one is the number of all
+    for (const Contains& contains : a.contains) {
+      const int64_t most = contains.most >= 0 ? contains.most : contains.least;
+      if (most >= kMostContains / steps.back())
+        throw GrammarError("'contains' with bounds this large is not supported");
+      steps.push_back(steps.back() * (most + 1));
+    }
+    if ((items + 1) * steps.back() > kMostContains) {
       throw GrammarError("'contains' with bounds this large is not supported");
-    std::vector<std::vector<NodeId>> nodes(static_cast<size_t>(items) + 1);
-    for (auto& row : nodes) {
-      for (int64_t c = 0; c <= counts; ++c) row.push_back(builder_.declare("items"));
     }
-    Goal other;  // what the items do that are not counted
-    if (contains.most >= 0) {
-      for (const Condition& condition : contains.item) other.push_back({condition.schema, !condition.negated});
-    }
+    std::vector<NodeId> nodes;
+    for (int64_t i = 0; i < (items + 1) * steps.back(); ++i) nodes.push_back(builder_.declare("items"));
     for (int64_t i = 0; i <= items; ++i) {
-      const Goal own = item(a, static_cast<size_t>(i));
-      for (int64_t c = 0; c <= counts; ++c) {
+      for (int64_t counts = 0; counts < steps.back(); ++counts) {
         std::vector<NodeId> choices;
-        if (i >= a.least && c >= contains.least) choices.push_back(builder_.empty());
+        if (i >= a.least && enough(a, steps, counts)) choices.push_back(builder_.empty());
         const bool full = a.most >= 0 && i == items;
-        const auto add = [&](const Goal& goal, int64_t count) {
-          const NodeId next = nodes[static_cast<size_t>(std::min(i + 1, items))][static_cast<size_t>(count)];
+        for (uint32_t counted = 0; !full && counted < 1u << kinds; ++counted) {
+          Goal goal = item(a, static_cast<size_t>(i));
+          const int64_t after = count_item(a, steps, counts, counted, goal);
+          if (after < 0) continue;
+          const NodeId next = nodes[static_cast<size_t>(std::min(i + 1, items) * steps.back() + after)];
           const NodeId parts[] = {i == 0 ? builder_.empty() : comma_, value(goal), next};
           choices.push_back(builder_.sequence(parts));
-        };
-        if (!full && (contains.most < 0 || c < counts)) add(both(own, contains.item), std::min(c + 1, counts));
-        if (!full) add(both(own, other), c);
-        builder_.define(nodes[static_cast<size_t>(i)][static_cast<size_t>(c)], builder_.choice(choices));
+        }
+        builder_.define(nodes[static_cast<size_t>(i * steps.back() + counts)], builder_.choice(choices));
       }
     }
-    return nodes[0][0];
+    return nodes[0];
+  }
+
+  static bool enough(const Alternative& a, const std::vector<int64_t>& steps, int64_t counts) {
+    for (size_t k = 0; k < a.contains.size(); ++k) {
+      if (counts % steps[k + 1] / steps[k] < a.contains[k].least) return false;
+    }
+    return true;
+  }
+
+  // Takes an item that satisfies the `contains` whose bits are set in `counted`, and adds to its goal what that takes.
+  // Others may be satisfied, too, if they have no upper bound. Returns the counts after it; -1: one is too many.
+  static int64_t count_item(const Alternative& a, const std::vector<int64_t>& steps, int64_t counts, uint32_t counted,
+                            Goal& goal) {
+    int64_t after = counts;
+    for (size_t k = 0; k < a.contains.size(); ++k) {
+      const Contains& contains = a.contains[k];
+      const bool at_last = counts % steps[k + 1] / steps[k] == steps[k + 1] / steps[k] - 1;
+      if ((counted >> k & 1) != 0) {
+        if (at_last && contains.most >= 0) return -1;
+        goal = both(goal, contains.item);
+        after += at_last ? 0 : steps[k];
+      } else if (contains.most >= 0) {
+        Goal other;
+        for (const Condition& condition : contains.item) other.push_back({condition.schema, !condition.negated});
+        goal = both(goal, other);
+      }
+    }
+    return after;
   }
 
   // What all rules say of the value of a name.

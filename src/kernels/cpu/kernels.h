@@ -11,7 +11,7 @@
   SLOT(embed) SLOT(rms_norm) SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(glu) SLOT(clamped_glu) \
   SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store) \
   SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) \
-  SLOT(gated_lru) SLOT(gather_rows) SLOT(sample) SLOT(combine) SLOT(lora)
+  SLOT(gated_lru) SLOT(gather_rows) SLOT(sample) SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand)
 // clang-format on
 
 namespace sluice::kernels {

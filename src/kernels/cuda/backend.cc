@@ -94,8 +94,9 @@ void gather_rows_op(ops::Queue& queue, Tensor out, Tensor x, Indices rows) {
       [=](const Launch& l) { gather_rows(l, out, x, at); });
 }
 
-void lora_op(ops::Queue& queue, const ops::LoraArgs& args) {
-  finish(queue, [&](const Launch& l) { lora(l, args, on_device(queue, args.slots)); });
+template <Arithmetic arithmetic, auto run, class Args>
+void lora_op(ops::Queue& queue, const Args& args) {
+  finish(queue, [&](const Launch& l) { run(l, args, on_device(queue, args.slots), arithmetic); });
 }
 
 void copy_rows_op(ops::Queue& queue, Tensor x, Indices pairs) {
@@ -322,7 +323,8 @@ constexpr ops::OpTable op_table() {
                      .pooling = pooling_op,
                      .expert_matmul = expert_matmul_op<arithmetic>,
                      .head_matmul = head_matmul_op<arithmetic>,
-                     .lora = lora_op};
+                     .lora_shrink = lora_op<arithmetic, lora_shrink, ops::LoraShrinkArgs>,
+                     .lora_expand = lora_op<arithmetic, lora_expand, ops::LoraExpandArgs>};
 #define SLUICE_FILL(name) table.name = PlainOp<name, ops::SlotFunction<&ops::OpTable::name>>::call;
   SLUICE_CUDA_PLAIN_SLOTS(SLUICE_FILL)
 #undef SLUICE_FILL

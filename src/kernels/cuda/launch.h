@@ -82,7 +82,8 @@ void glu(const Launch&, const Tensor& out, const Tensor& gate_up, ops::Activatio
 void add_bias(const Launch&, const Tensor& out, const float* bias, bool accumulate);
 
 // lora.cu
-void lora(const Launch&, const ops::LoraArgs&, const int32_t* slots);
+void lora_shrink(const Launch&, const ops::LoraShrinkArgs&, const int32_t* slots, Arithmetic);
+void lora_expand(const Launch&, const ops::LoraExpandArgs&, const int32_t* slots, Arithmetic);
 
 // norm.cu
 void rms_norm(const Launch&, const Tensor& out, const Tensor& x, const float* weight, float eps, float weight_offset);
