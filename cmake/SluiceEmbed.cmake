@@ -12,7 +12,8 @@ function(sluice_embed target set)
     string(REGEX MATCH "^([^=]+)=(.+)$" matched ${entry})
     set(name ${CMAKE_MATCH_1})
     set(path ${CMAKE_MATCH_2})
-    string(APPEND assembly "    .balign 64\n    .global sluice_${set}_${index}\nsluice_${set}_${index}:\n"
+    string(APPEND assembly "    .hidden sluice_${set}_${index}, sluice_${set}_end_${index}\n"
+                           "    .balign 64\n    .global sluice_${set}_${index}\nsluice_${set}_${index}:\n"
                            "    .incbin \"${path}\"\n    .global sluice_${set}_end_${index}\n"
                            "sluice_${set}_end_${index}:\n    .byte 0\n")
     string(APPEND symbols "extern \"C\" const char sluice_${set}_${index}[], sluice_${set}_end_${index}[];\n")

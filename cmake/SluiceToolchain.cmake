@@ -23,6 +23,12 @@ find_program(LLD_PROGRAM ld.lld)
 if(LLD_PROGRAM)
   add_link_options(-fuse-ld=lld)
 endif()
+# The same objects go into programs and into shared libraries. Hidden symbols need no table of a shared library.
+if(NOT SLUICE_SANITIZE)
+  set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+  set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+  set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+endif()
 if(SLUICE_SANITIZE)
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   # AddressSanitizer finds what these three would, and they are a quarter of the time to compile.

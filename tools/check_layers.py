@@ -6,7 +6,7 @@ import re
 import sys
 
 LADDER = ("base parallel tensor batch quant hub formats tokenizer grammar chat ops kernels lora nn models cache sampling "
-          "speculative scheduler engine server cli app").split()
+          "speculative scheduler engine server cli binding app").split()
 # Stricter than the ladder: these folders may include only the named ones (and include/sluice).
 ONLY = {"server": {"server", "base"}, "batch": {"batch", "tensor", "base"}, "cache": {"cache", "base"},
         "grammar": {"grammar", "base"},

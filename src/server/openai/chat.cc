@@ -9,6 +9,7 @@
 #include "server/openai/grammar_fields.h"
 #include "server/openai/legacy_functions.h"
 #include "server/openai/reasoning_fields.h"
+#include "server/openai/requests.h"
 #include "server/openai/shared_fields.h"
 #include "server/tool_rows.h"
 
@@ -290,18 +291,9 @@ void check(Call& call) {
 }
 
 void run(Call& call) {
-  expect_generates(call);
-  apply_legacy_functions(call);
-  check(call);
-  apply_reasoning(call);
+  ChatRequest request = openai_chat_request(call);
   const auto& chat = call.fields.of<ChatFields>();
   const auto& generation = call.fields.of<GenerationFields>();
-  const auto& reasoning = call.fields.of<ReasoningFields>();
-  if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;
-
-  call.fields.of<ConversationFields>().thinking_budget = reasoning.budget;
-  ChatRequest request = chat_request(call);
-  request.request.max_tokens_is_default = !generation.has_max_tokens && !chat.has_max_completion_tokens;
 
   GenerationJob job;
   job.stream = generation.stream;
@@ -322,22 +314,42 @@ void run(Call& call) {
                                                  .keep_stop = request.request.sampling.include_stop_str_in_output,
                                                  .thinks = !call.info().reasoning_syntax.empty()},
                                    ChatOptions{.legacy_functions = call.fields.of<LegacyFunctions>().used(),
-                                               .include_reasoning = reasoning.include_reasoning});
+                                               .include_reasoning = wants_reasoning(call)});
   job.chat = std::move(request);
   call.generate(std::move(job));
 }
 
-const EndpointInfo endpoint{
-    .name = "chat",
-    .dialect = &kOpenAi,
-    .paths = {"/v1/chat/completions", "/chat/completions"},
-    .flags = Route::kGenerates,
-    .help = "chat completions",
-    .parameters = {model_parameter(), conversation_parameters(), generation_parameters(), grammar_parameters(),
-                   kParameters, reasoning_parameters(), legacy_function_parameters(), special_token_parameter(),
-                   label_parameter(), foreign_parameters()},
-    .run = run};
+const EndpointInfo endpoint{.name = "chat",
+                            .dialect = &kOpenAi,
+                            .paths = {"/v1/chat/completions", "/chat/completions"},
+                            .flags = Route::kGenerates,
+                            .help = "chat completions",
+                            .parameters = chat_parameters(),
+                            .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
+
+std::vector<std::span<const Parameter>> chat_parameters() {
+  return {model_parameter(), conversation_parameters(), generation_parameters(),      grammar_parameters(),
+          kParameters,       reasoning_parameters(),    legacy_function_parameters(), special_token_parameter(),
+          label_parameter(), foreign_parameters()};
+}
+
+ChatRequest openai_chat_request(Call& call) {
+  expect_generates(call);
+  apply_legacy_functions(call);
+  check(call);
+  apply_reasoning(call);
+  const auto& chat = call.fields.of<ChatFields>();
+  if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;
+  call.fields.of<ConversationFields>().thinking_budget = call.fields.of<ReasoningFields>().budget;
+  ChatRequest request = chat_request(call);
+  request.request.max_tokens_is_default =
+      !call.fields.of<GenerationFields>().has_max_tokens && !chat.has_max_completion_tokens;
+  return request;
+}
+
+bool wants_reasoning(Call& call) { return call.fields.of<ReasoningFields>().include_reasoning; }
+
 }  // namespace sluice::server

@@ -9,6 +9,7 @@
 #include "server/openai/format.h"
 #include "server/openai/grammar_fields.h"
 #include "server/openai/reasoning_fields.h"
+#include "server/openai/requests.h"
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server {
@@ -16,6 +17,7 @@ namespace {
 
 using Type = Parameter::Type;
 
+constexpr int kMaxTokens = 16;  // OpenAI's default
 constexpr size_t kMaxPrompts = 2048;
 constexpr size_t kMaxSequences = 2048;  // prompts times n: one request must not fill the engine for hours
 
@@ -274,7 +276,7 @@ void run(Call& call) {
   check_generation(call, fields.echo);
   const std::vector<PromptItem> items = prompt_items(fields.prompt);
   check(call, items.size());
-  if (!sampling.max_tokens || !generation.has_max_tokens) sampling.max_tokens = 16;
+  if (!sampling.max_tokens || !generation.has_max_tokens) sampling.max_tokens = kMaxTokens;
   CompletionOptions more;
   more.discard_output = fields.echo && *sampling.max_tokens == 0;
   more.prompt_logprobs = sampling.prompt_logprobs.has_value();
@@ -313,16 +315,47 @@ void run(Call& call) {
   call.generate(std::move(job));
 }
 
-const EndpointInfo endpoint{
-    .name = "completions",
-    .dialect = &kOpenAi,
-    .paths = {"/v1/completions"},
-    .flags = Route::kGenerates,
-    .help = "text completions",
-    .parameters = {model_parameter(), generation_parameters(), grammar_parameters(), kParameters,
-                   refused_reasoning_parameters(), special_token_parameter(), label_parameter(), foreign_parameters()},
-    .run = run};
+const EndpointInfo endpoint{.name = "completions",
+                            .dialect = &kOpenAi,
+                            .paths = {"/v1/completions"},
+                            .flags = Route::kGenerates,
+                            .help = "text completions",
+                            .parameters = completion_parameters(),
+                            .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
+
+std::vector<std::span<const Parameter>> completion_parameters() {
+  return {model_parameter(),
+          generation_parameters(),
+          grammar_parameters(),
+          kParameters,
+          refused_reasoning_parameters(),
+          special_token_parameter(),
+          label_parameter(),
+          foreign_parameters()};
+}
+
+Request openai_completion_fields(Call& call) {
+  expect_generates(call);
+  const auto& fields = call.fields.of<CompletionFields>();
+  if (fields.echo) throw unsupported_parameter("echo", "is not supported here: put the prompt before the text");
+  check_generation(call, /*echo=*/false);
+  check(call, /*prompts=*/1);
+  Request request = base_request(call);
+  request.best_of = fields.best_of;
+  return request;
+}
+
+Request openai_completion_request(Call& call) {
+  openai_completion_fields(call);  // checks them
+  const std::vector<PromptItem> items = prompt_items(call.fields.of<CompletionFields>().prompt);
+  if (items.size() != 1) {
+    throw invalid_value("prompt", fmt::format("Invalid 'prompt': expected one prompt, but got {}.", items.size()));
+  }
+  if (!call.fields.of<GenerationFields>().has_max_tokens) call.fields.of<SamplingParams>().max_tokens = kMaxTokens;
+  return request_of(call, items[0]);
+}
+
 }  // namespace sluice::server

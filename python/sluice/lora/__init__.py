@@ -1,0 +1,5 @@
+"""Adapters."""
+
+from sluice.lora.request import LoRARequest
+
+__all__ = ["LoRARequest"]
