@@ -32,5 +32,7 @@ function(sluice_build_facts target)
             "-DTYPE=${CMAKE_BUILD_TYPE}" "-DCUDA=${cuda}" -P ${CMAKE_SOURCE_DIR}/cmake/SluiceBuildFacts.cmake
     VERBATIM)
   add_dependencies(${target} build_facts)
+  # The only file that a commit changes every time.
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/${target}/build_facts.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_include_directories(${target} PRIVATE ${CMAKE_BINARY_DIR}/build_facts)
 endfunction()

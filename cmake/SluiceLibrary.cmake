@@ -1,12 +1,16 @@
 # libsluice.so, the C API (include/sluice/c.h), and what programs need to find it.
 include(GNUInstallDirs)
 
+# What of the command line reads options. Has objects of its own, so that libraries can take these alone.
+set(option_readers arguments config_file foreign_options llama_options markdown options sizes suggest vllm_options)
+list(TRANSFORM option_readers REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/cli/\\1.cc" OUTPUT_VARIABLE option_reader_files)
+set_source_files_properties(${option_reader_files} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
 # sluice_binding_objects(OUT): the objects of a library for other languages. Of the command line it has what reads
 # options; commands and their terminal stay in the program.
 function(sluice_binding_objects out)
   sluice_objects(objects binding)
-  set(readers arguments config_file foreign_options llama_options markdown options sizes suggest vllm_options)
-  list(JOIN readers "|" readers)
+  list(JOIN option_readers "|" readers)
   list(APPEND objects "$<FILTER:$<TARGET_OBJECTS:cli>,INCLUDE,/cli/(${readers})[.]cc[.]o$>")
   set(${out} ${objects} PARENT_SCOPE)
 endfunction()

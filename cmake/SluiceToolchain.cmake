@@ -11,6 +11,12 @@ endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG -g1")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g -D_GLIBCXX_ASSERTIONS")
 
+# Several files are compiled as one: headers are most of the time that a file takes. Names in unnamed namespaces must
+# therefore differ between the files of a folder.
+option(SLUICE_UNITY "compile several source files as one" ON)
+set(CMAKE_UNITY_BUILD ${SLUICE_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8 CACHE STRING "source files that are compiled as one")
+
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})

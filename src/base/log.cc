@@ -44,7 +44,7 @@ std::string printable(std::string_view message) {
 bool json_lines = false;
 
 std::string text_of(const Field& field) {
-  if (const auto* text = std::get_if<std::string>(&field.value)) return *text;
+  if (const auto* text = std::get_if<std::string_view>(&field.value)) return std::string(*text);
   if (const auto* number = std::get_if<int64_t>(&field.value)) return std::to_string(*number);
   return fmt::format("{:.3f}", std::get<double>(field.value));
 }
@@ -53,9 +53,8 @@ std::string text_of(const Field& field) {
 std::string members(std::string_view message, std::span<const Field> fields) {
   std::string out = fmt::format("\"message\":{}", dump_json(std::string(message)));
   for (const Field& field : fields) {
-    const bool text = std::holds_alternative<std::string>(field.value);
-    out += fmt::format(",{}:{}", dump_json(std::string(field.name)),
-                       text ? dump_json(std::get<std::string>(field.value)) : text_of(field));
+    const bool text = std::holds_alternative<std::string_view>(field.value);
+    out += fmt::format(",{}:{}", dump_json(std::string(field.name)), text ? dump_json(text_of(field)) : text_of(field));
   }
   return out;
 }

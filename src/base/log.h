@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <variant>
 
@@ -21,10 +20,11 @@ void set_level(std::string_view name);
 enum class Format { kText, kJson };
 void set_format(Format format);
 
-// A value beside the message: " name=value" in text, a member of the object in JSON.
+// A value beside the message: " name=value" in text, a member of the object in JSON. Owns no text: copies of a variant
+// with a string are undefined in GCC 12's library when memory is short.
 struct Field {
   std::string_view name;
-  std::variant<std::string, int64_t, double> value;
+  std::variant<std::string_view, int64_t, double> value;
 };
 
 bool enabled(Level level);

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-grammar::NodeId build(grammar::Builder& builder, std::string_view text, const grammar::CompileContext& context) {
+grammar::NodeId build_calls(grammar::Builder& builder, std::string_view text, const grammar::CompileContext& context) {
   const Json call = parse_json(text, {.depth = 256});
   CallGrammar calls{.required = call.at("required").get<bool>(), .parallel = call.at("parallel").get<bool>()};
   for (const Json& function : call.at("functions")) {
@@ -18,9 +18,9 @@ grammar::NodeId build(grammar::Builder& builder, std::string_view text, const gr
   return tool_syntax(call.at("syntax").get<std::string>())->build(builder, calls, context);
 }
 
-const grammar::SourceKind kind{
-    .name = "tool_calls", .help = "answers with calls of functions, in the syntax of a model", .build = build};
-const Registry<grammar::SourceKind> registered{kind};
+const grammar::SourceKind kCalls{
+    .name = "tool_calls", .help = "answers with calls of functions, in the syntax of a model", .build = build_calls};
+const Registry<grammar::SourceKind> registered_calls{kCalls};
 
 }  // namespace
 

@@ -12,7 +12,7 @@
 #include "cli/line_editor.h"
 #include "cli/load_engine.h"
 
-namespace sluice::cli {
+namespace sluice::cli::chat_command {
 namespace {
 
 constexpr const char* kHelp =
@@ -150,4 +150,4 @@ const Command command{"chat", "talk to a model in the terminal", declare};
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::chat_command

@@ -7,7 +7,7 @@
 #include "cli/command.h"
 #include "cli/command_tree.h"
 
-namespace sluice::cli {
+namespace sluice::cli::completion_command {
 namespace {
 
 std::function<int()> declare_completion(CLI::App& app) {
@@ -35,4 +35,4 @@ const Command manual{"man", "print the manual page", declare_manual};
 const Registry<Command> registered_manual{manual};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::completion_command

@@ -9,7 +9,7 @@
 #include "cli/markdown.h"
 #include "server/endpoint.h"
 
-namespace sluice::cli {
+namespace sluice::cli::docs_command {
 namespace {
 
 std::string page_text(const std::string& page) {
@@ -33,4 +33,4 @@ const Command command{"docs", "print a reference page", declare};
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::docs_command

@@ -12,7 +12,7 @@
 #include "cli/load_engine.h"
 #include "sluice/engine.h"
 
-namespace sluice::cli {
+namespace sluice::cli::embed_command {
 namespace {
 
 struct Arguments {
@@ -104,4 +104,4 @@ const Command command{"embed", "compute vectors or scores of lines of JSON on st
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::embed_command

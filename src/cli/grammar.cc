@@ -10,7 +10,7 @@
 #include "grammar/source.h"
 #include "sluice/error.h"
 
-namespace sluice::cli {
+namespace sluice::cli::grammar_command {
 namespace {
 
 // The field of a line that holds the grammar, and the grammar's kind.
@@ -90,4 +90,4 @@ const Command command{"grammar", "tell which texts are in a grammar", declare};
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::grammar_command

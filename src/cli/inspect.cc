@@ -15,7 +15,7 @@
 #include "engine/text.h"
 #include "sluice/error.h"
 
-namespace sluice::cli {
+namespace sluice::cli::inspect_command {
 namespace {
 
 void print_tensors(const Checkpoint& checkpoint) {
@@ -127,4 +127,4 @@ const Command command{"inspect", "show what a checkpoint is and the memory it ne
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::inspect_command

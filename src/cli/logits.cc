@@ -14,7 +14,7 @@
 #include "lora/adapter.h"
 #include "sluice/error.h"
 
-namespace sluice::cli {
+namespace sluice::cli::logits_command {
 namespace {
 
 struct Arguments {
@@ -109,4 +109,4 @@ const Command command{"logits", "write the logits of a token sequence, or its ve
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::logits_command

@@ -14,7 +14,7 @@
 #include "cli/json_lines.h"
 #include "sluice/error.h"
 
-namespace sluice::cli {
+namespace sluice::cli::parse_command {
 namespace {
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kInvalidRequest, message); }
@@ -136,4 +136,4 @@ const Command command{"parse", "find thoughts and calls of tools in answers", de
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::parse_command

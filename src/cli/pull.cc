@@ -47,12 +47,12 @@ DownloadOptions download_options(bool allow_bin) {
   return {.allow_bin = allow_bin, .progress = [bar = std::make_shared<ProgressBar>()](const auto& p) { (*bar)(p); }};
 }
 
-struct Arguments {
+struct PullArguments {
   std::string model;
   bool allow_bin = false, verify = false;
 };
 
-int pull(const Arguments& a) {
+int pull(const PullArguments& a) {
   const auto name = HubName::parse(a.model);
   if (!name) {
     throw Error(
@@ -66,8 +66,8 @@ int pull(const Arguments& a) {
   return 0;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto a = std::make_shared<Arguments>();
+std::function<int()> declare_pull(CLI::App& app) {
+  auto a = std::make_shared<PullArguments>();
   app.add_option("model", a->model, "org/name, org/name:revision, or org/name:Q4_K_M for a GGUF file of that type")
       ->required()
       ->type_name("MODEL");
@@ -76,8 +76,8 @@ std::function<int()> declare(CLI::App& app) {
   return [a] { return pull(*a); };
 }
 
-const Command command{"pull", "download a model into the Hugging Face cache", declare};
-const Registry<Command> registered{command};
+const Command kPull{"pull", "download a model into the Hugging Face cache", declare_pull};
+const Registry<Command> registered_pull{kPull};
 
 }  // namespace
 

@@ -17,7 +17,7 @@
 #include "cli/load_engine.h"
 #include "server/api.h"
 
-namespace sluice::cli {
+namespace sluice::cli::run_command {
 namespace {
 
 struct Arguments {
@@ -196,4 +196,4 @@ const Command command{"run", "answer one prompt, or a batch file", declare};
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::run_command

@@ -12,7 +12,7 @@
 #include "server/startup.h"
 #include "sluice/engine.h"
 
-namespace sluice::cli {
+namespace sluice::cli::serve_command {
 namespace {
 
 struct Arguments {
@@ -91,4 +91,4 @@ const Command command{"serve", "serve a model over HTTP with an OpenAI-compatibl
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::serve_command

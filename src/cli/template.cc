@@ -14,7 +14,7 @@
 #include "cli/json_lines.h"
 #include "sluice/error.h"
 
-namespace sluice::cli {
+namespace sluice::cli::template_command {
 namespace {
 
 struct Arguments {
@@ -75,4 +75,4 @@ const Command command{"template", "render conversations with a chat template", d
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::template_command

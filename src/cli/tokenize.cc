@@ -14,7 +14,7 @@
 #include "sluice/error.h"
 #include "tokenizer/tokenizer.h"
 
-namespace sluice::cli {
+namespace sluice::cli::tokenize_command {
 namespace {
 
 struct Arguments {
@@ -90,4 +90,4 @@ const Command command{"tokenize", "convert text to token ids, or back", declare}
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::tokenize_command

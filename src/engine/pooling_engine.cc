@@ -22,7 +22,7 @@
 namespace sluice {
 namespace {
 
-constexpr auto kHangAfter = std::chrono::seconds(60);  // time without a step while there is work
+constexpr auto kPoolingHangAfter = std::chrono::seconds(60);  // time without a step while there is work
 
 struct Job {
   RequestId id = 0;
@@ -138,7 +138,7 @@ class PoolingEngine final : public TextEngine {
     h.failed = dead_.load() || !h.failure.empty() || !loaded_.files_intact();
     h.errors_in_a_row = metrics_.errors_in_a_row();
     h.alive = !h.failed && h.errors_in_a_row < kFailingAfter &&
-              h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
+              h.seconds_since_step < std::chrono::duration<double>(kPoolingHangAfter).count();
     return h;
   }
 

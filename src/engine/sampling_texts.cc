@@ -11,23 +11,23 @@
 namespace sluice {
 namespace {
 
-[[noreturn]] void refuse(std::string_view name, const char* code, const std::string& what) {
+[[noreturn]] void refuse_parameter(std::string_view name, const char* code, const std::string& what) {
   throw Error(ErrorCode::kInvalidRequest, fmt::format("Invalid '{}': {}", name, what), std::string(name), code);
 }
 
 void check(const SamplingTexts& row, const SharedList<std::string>& texts) {
   if (texts.size() > row.most) {
-    refuse(row.name, "array_above_max_length",
-           fmt::format("expected at most {} texts, but got {} instead.", row.most, texts.size()));
+    refuse_parameter(row.name, "array_above_max_length",
+                     fmt::format("expected at most {} texts, but got {} instead.", row.most, texts.size()));
   }
   size_t bytes = 0;
   for (const std::string& text : texts) {
-    if (text.empty()) refuse(row.name, "empty_string", "expected texts that are not empty.");
+    if (text.empty()) refuse_parameter(row.name, "empty_string", "expected texts that are not empty.");
     bytes += text.size();
   }
   if (bytes <= kMaxStopBytes) return;
-  refuse(row.name, "array_above_max_size",
-         fmt::format("expected at most {} bytes of texts, but got {} instead.", kMaxStopBytes, bytes));
+  refuse_parameter(row.name, "array_above_max_size",
+                   fmt::format("expected at most {} bytes of texts, but got {} instead.", kMaxStopBytes, bytes));
 }
 
 // Returns the tokens whose text contains one of the breakers. For a breaker that no token contains, it is the last
@@ -74,7 +74,7 @@ void resolve_texts(SamplingParams& params, const Tokenizer& tokenizer) {
     params.dry_breaker_tokens = breaker_tokens(params.dry_sequence_breakers.items(), tokenizer);
   }
   const std::string error = error_of_order(params.samplers.items());
-  if (!error.empty()) refuse("samplers", "invalid_value", error);
+  if (!error.empty()) refuse_parameter("samplers", "invalid_value", error);
 }
 
 }  // namespace sluice

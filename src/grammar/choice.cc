@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "grammar/source.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::choices {
 namespace {
 
 NodeId build(Builder& builder, std::string_view text, const CompileContext& context) {
@@ -32,4 +32,4 @@ const SourceKind kind{.name = "choice", .help = "a JSON array of strings, one of
 const Registry<SourceKind> registered{kind};
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::choices

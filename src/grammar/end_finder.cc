@@ -6,19 +6,28 @@ namespace sluice::grammar {
 namespace {
 
 // Phases of a character: how many bytes are missing, and what restricts the next one (RFC 3629, section 4).
-enum Phase : uint32_t { kBetween, kOne, kTwo, kThree, kAfterE0, kAfterED, kAfterF0, kAfterF4 };
+enum Phase : uint32_t {
+  kStart,
+  kOneMore,
+  kTwoMore,
+  kThreeMore,
+  kTwoAfterE0,
+  kTwoAfterED,
+  kThreeAfterF0,
+  kThreeAfterF4
+};
 constexpr int kInvalid = -1;
 
 int lead(uint8_t byte) {
-  if (byte < 0x80) return kBetween;
+  if (byte < 0x80) return kStart;
   if (byte < 0xc2) return kInvalid;
-  if (byte < 0xe0) return kOne;
-  if (byte == 0xe0) return kAfterE0;
-  if (byte == 0xed) return kAfterED;
-  if (byte < 0xf0) return kTwo;
-  if (byte == 0xf0) return kAfterF0;
-  if (byte < 0xf4) return kThree;
-  if (byte == 0xf4) return kAfterF4;
+  if (byte < 0xe0) return kOneMore;
+  if (byte == 0xe0) return kTwoAfterE0;
+  if (byte == 0xed) return kTwoAfterED;
+  if (byte < 0xf0) return kTwoMore;
+  if (byte == 0xf0) return kThreeAfterF0;
+  if (byte < 0xf4) return kThreeMore;
+  if (byte == 0xf4) return kThreeAfterF4;
   return kInvalid;
 }
 
@@ -27,9 +36,10 @@ int next_phase(uint32_t phase, uint8_t byte) {
     uint8_t first, last;
     Phase then;
   };
-  static constexpr Rule kRules[] = {{0, 0, kBetween},   {0x80, 0xbf, kBetween}, {0x80, 0xbf, kOne}, {0x80, 0xbf, kTwo},
-                                    {0xa0, 0xbf, kOne}, {0x80, 0x9f, kOne},     {0x90, 0xbf, kTwo}, {0x80, 0x8f, kTwo}};
-  if (phase == kBetween) return lead(byte);
+  static constexpr Rule kRules[] = {{0, 0, kStart},         {0x80, 0xbf, kStart},   {0x80, 0xbf, kOneMore},
+                                    {0x80, 0xbf, kTwoMore}, {0xa0, 0xbf, kOneMore}, {0x80, 0x9f, kOneMore},
+                                    {0x90, 0xbf, kTwoMore}, {0x80, 0x8f, kTwoMore}};
+  if (phase == kStart) return lead(byte);
   const Rule& rule = kRules[phase];
   return byte < rule.first || byte > rule.last ? kInvalid : static_cast<int>(rule.then);
 }

@@ -11,12 +11,12 @@
 #include "grammar/source.h"
 #include "grammar/text_reader.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::gbnf {
 namespace {
 
-constexpr int kDeepest = 200;     // groups within each other
-constexpr int kMostCopies = 64;   // of an automaton that is repeated; more are counted by a node
-constexpr int kMost = 1'000'000;  // repetitions
+constexpr int kDeepestGroup = 200;  // groups within each other
+constexpr int kMostCopies = 64;     // of an automaton that is repeated; more are counted by a node
+constexpr int kMost = 1'000'000;    // repetitions
 
 // What was read: regular as long as it names no rule and no special token.
 using Part = std::variant<Automaton, NodeId>;
@@ -109,7 +109,7 @@ class Parser : TextReader {
   }
 
   Part alternatives(bool nested, int depth) {
-    if (depth > kDeepest) fail(fmt::format("groups are nested more than {} deep", kDeepest));
+    if (depth > kDeepestGroup) fail(fmt::format("groups are nested more than {} deep", kDeepestGroup));
     std::vector<Part> all = {sequence(nested, depth)};
     while (alternative_follows(nested)) {
       ++at_;
@@ -268,4 +268,4 @@ const SourceKind kind{.name = "gbnf", .help = "a grammar in llama.cpp's syntax",
 const Registry<SourceKind> registered{kind};
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::gbnf

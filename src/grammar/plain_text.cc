@@ -5,7 +5,7 @@
 namespace sluice::grammar {
 namespace {
 
-constexpr size_t kMostSearched = 100;  // sets that may follow a set with any text
+constexpr size_t kMostSetsSearched = 100;  // sets that may follow a set with any text
 
 // Bytes of UTF-8 characters (RFC 3629, section 4): first byte, ranges of the second one, and bytes that follow.
 struct Lead {
@@ -195,7 +195,7 @@ bool PlainText::free(Recognizer& recognizer, StackSet set) {
   Search search{*this, recognizer};
   search.add(set, 0);
   for (size_t i = 0; i < search.sets.size(); ++i) {
-    const bool too_long = search.sets.size() > kMostSearched;
+    const bool too_long = search.sets.size() > kMostSetsSearched;
     if (!too_long && search.add_all_after(i)) continue;
     // The sets that lead to the one that fails are not free; if the search is too long, no set is known to be.
     for (size_t j = i; !too_long; j = search.sets[j].second) {

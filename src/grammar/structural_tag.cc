@@ -10,11 +10,11 @@
 #include "grammar/source.h"
 #include "sluice/error.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::structural_tag {
 namespace {
 
-constexpr int kDeepest = 200;     // values within each other
-constexpr int kMost = 1'000'000;  // repetitions
+constexpr int kDeepestValue = 200;  // values within each other
+constexpr int kMost = 1'000'000;    // repetitions
 using Ends = std::vector<Builder::End>;
 
 // A value with its place, as in "structural_tag.format.elements[1]".
@@ -425,7 +425,7 @@ class Tags {
  public:
   static Json parsed(std::string_view text, const std::string& path) {
     try {
-      return parse_json(text, {.depth = kDeepest});
+      return parse_json(text, {.depth = kDeepestValue});
     } catch (const Error& e) {
       throw GrammarError(fmt::format("{}: {}", path, e.what()));
     }
@@ -470,4 +470,4 @@ const SourceKind kind{
 const Registry<SourceKind> registered{kind};
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::structural_tag

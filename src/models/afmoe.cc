@@ -4,7 +4,7 @@
 
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::afmoe {
 namespace {
 
 void read_routing(const Config& config, DecoderSpec& s) {
@@ -53,4 +53,4 @@ const ModelFamily family{.name = "afmoe", .architectures = {"AfmoeForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::afmoe

@@ -3,7 +3,7 @@
 
 #include "models/bert.h"
 
-namespace sluice {
+namespace sluice::models::albert {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -46,4 +46,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::albert

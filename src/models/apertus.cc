@@ -3,7 +3,7 @@
 
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::apertus {
 namespace {
 
 // Returns the value of a tensor of shape [1] or [].
@@ -89,4 +89,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::apertus

@@ -1,7 +1,7 @@
 // Arcee AFM: Llama's graph with a plain squared-ReLU MLP.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::arcee {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -17,4 +17,4 @@ const ModelFamily family{.name = "arcee", .architectures = {"ArceeForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::arcee

@@ -1,7 +1,7 @@
 // Aria's decoder (arXiv:2410.05993): Llama's graph with routed experts and one shared expert.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::aria_text {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -22,4 +22,4 @@ const ModelFamily family{.name = "aria_text", .architectures = {"AriaTextForCaus
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::aria_text

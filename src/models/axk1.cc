@@ -3,7 +3,7 @@
 
 #include "models/deepseek.h"
 
-namespace sluice {
+namespace sluice::models::axk1 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -35,4 +35,4 @@ const ModelFamily family{.name = "axk1", .architectures = {"AXK1ForCausalLM"}, .
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::axk1

@@ -2,7 +2,7 @@
 // models use ALiBi instead of a rotation. The second generation's head has unit rows.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::baichuan {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -30,4 +30,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::baichuan

@@ -3,7 +3,7 @@
 // (arXiv:2510.22115).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::bailing_moe {
 namespace {
 
 void refuse_other(const Config& config, const char* key, const std::string& wanted) {
@@ -73,4 +73,4 @@ const ModelFamily second{.name = "bailing_moe_v2", .architectures = {"BailingMoe
 const Registry<ModelFamily> registered_first{first}, registered_second{second};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::bailing_moe

@@ -3,7 +3,7 @@
 
 #include "models/mamba.h"
 
-namespace sluice {
+namespace sluice::models::bamba {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -35,4 +35,4 @@ const ModelFamily family{.name = "bamba", .architectures = {"BambaForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::bamba

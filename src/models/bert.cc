@@ -44,6 +44,9 @@ void use_fused_qkv(EncoderSpec& s, std::string qkv, std::string out, bool bias) 
   s.attention.qkv_bias = s.attention.out_bias = bias;
 }
 
+}  // namespace sluice
+
+namespace sluice::models::bert {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -62,4 +65,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::bert

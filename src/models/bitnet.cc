@@ -1,7 +1,7 @@
 // BitNet b1.58: Llama's graph with a norm inside both sublayers and squared ReLU (arXiv:2504.12285).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::bitnet {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -16,4 +16,4 @@ const ModelFamily family{.name = "bitnet", .architectures = {"BitNetForCausalLM"
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::bitnet

@@ -1,7 +1,7 @@
 // BLOOM: ALiBi, a LayerNorm on the embeddings (arXiv:2211.05100).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::bloom {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -51,4 +51,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::bloom

@@ -4,7 +4,7 @@
 
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::chatglm {
 namespace {
 
 void read_attention(const Config& config, DecoderSpec& s) {
@@ -80,4 +80,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::chatglm

@@ -1,7 +1,7 @@
 // CodeGen: GPT-J with queries, values and keys fused in four parts, one per device used in training.
 #include "models/gptj.h"
 
-namespace sluice {
+namespace sluice::models::codegen {
 namespace {
 
 constexpr int kParts = 4;
@@ -22,4 +22,4 @@ const ModelFamily family{.name = "codegen", .architectures = {"CodeGenForCausalL
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::codegen

@@ -15,6 +15,9 @@ DecoderSpec cohere_like(const Config& config, std::string family, double theta) 
   return s;
 }
 
+}  // namespace sluice
+
+namespace sluice::models::cohere {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -30,4 +33,4 @@ const ModelFamily family{.name = "cohere", .architectures = {"CohereForCausalLM"
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::cohere

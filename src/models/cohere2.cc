@@ -1,7 +1,7 @@
 // Command R7B and A: Command R with sliding windows; only sliding layers are rotated (arXiv:2504.00698).
 #include "models/cohere.h"
 
-namespace sluice {
+namespace sluice::models::cohere2 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -32,4 +32,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::cohere2

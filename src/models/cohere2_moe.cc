@@ -1,7 +1,7 @@
 // Cohere 2 with experts in all but the first layers.
 #include "models/cohere.h"
 
-namespace sluice {
+namespace sluice::models::cohere2_moe {
 namespace {
 
 // Reads windows and rotations. Layers with a window are rotated, and so are dense layers if the pattern gives no dense
@@ -64,4 +64,4 @@ const ModelFamily family{.name = "cohere2_moe", .architectures = {"Cohere2MoeFor
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::cohere2_moe

@@ -1,7 +1,7 @@
 // Code World Model (arXiv:2510.02387): Llama 3's graph with a sliding window in three of four layers.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::cwm {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -22,4 +22,4 @@ const ModelFamily family{.name = "cwm", .architectures = {"CwmForCausalLM"}, .bu
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::cwm

@@ -1,7 +1,7 @@
 // DBRX: LayerNorms without bias, clamped projections, all experts of a layer stacked in one tensor.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::dbrx {
 namespace {
 
 void read_attention(const Config& config, DecoderSpec& s) {
@@ -62,4 +62,4 @@ const ModelFamily family{.name = "dbrx", .architectures = {"DbrxForCausalLM"}, .
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::dbrx

@@ -1,7 +1,7 @@
 // DeepSeek MoE, first generation (arXiv:2401.06066): Llama's attention, experts chosen by softmax, shared experts.
 #include "models/deepseek.h"
 
-namespace sluice {
+namespace sluice::models::deepseek {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -21,4 +21,4 @@ const ModelFamily family{.name = "deepseek", .architectures = {"DeepseekForCausa
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::deepseek

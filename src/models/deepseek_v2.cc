@@ -51,6 +51,9 @@ void read_deepseek_layers(const Config& config, DecoderSpec& s) {
   for (const char* key : {"aux_loss_alpha", "seq_aux", "ep_size"}) config.ignore(key);
 }
 
+}  // namespace sluice
+
+namespace sluice::models::deepseek_v2 {
 namespace {
 
 void read_routing(const Config& config, MoeSpec& m) {
@@ -86,4 +89,4 @@ const ModelFamily family{.name = "deepseek_v2", .architectures = {"DeepseekV2For
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::deepseek_v2

@@ -2,7 +2,7 @@
 // experts chosen by sigmoid scores with corrections in the best groups.
 #include "models/deepseek.h"
 
-namespace sluice {
+namespace sluice::models::deepseek_v3 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -23,4 +23,4 @@ const ModelFamily family{.name = "deepseek_v3", .architectures = {"DeepseekV3For
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::deepseek_v3

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "models/deepseek.h"
 
-namespace sluice {
+namespace sluice::models::deepseek_v32 {
 namespace {
 
 void end_where_choosing_begins(const Config& config, LoadContext& context, DecoderSpec& s) {
@@ -62,4 +62,4 @@ const ModelFamily glm{.name = "glm_moe_dsa", .architectures = {"GlmMoeDsaForCaus
 const Registry<ModelFamily> registered{family}, registered_glm{glm};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::deepseek_v32

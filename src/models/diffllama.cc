@@ -6,7 +6,7 @@
 
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::diffllama {
 namespace {
 
 struct DifferentialSpec {
@@ -116,4 +116,4 @@ const ModelFamily family{.name = "diffllama", .architectures = {"DiffLlamaForCau
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::diffllama

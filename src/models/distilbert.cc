@@ -5,7 +5,7 @@
 
 #include "models/bert.h"
 
-namespace sluice {
+namespace sluice::models::distilbert {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -50,4 +50,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::distilbert

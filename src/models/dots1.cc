@@ -1,7 +1,7 @@
 // dots.llm1: Qwen 3's attention with DeepSeek-V3's experts (arXiv:2506.05767).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::dots1 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -28,4 +28,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::dots1

@@ -1,7 +1,7 @@
 // ELECTRA (arXiv:2003.10555): BERT whose embeddings may be narrower than its layers.
 #include "models/bert.h"
 
-namespace sluice {
+namespace sluice::models::electra {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -22,4 +22,4 @@ const ModelFamily family{.name = "electra",
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::electra

@@ -1,7 +1,7 @@
 // ERNIE 4.5, dense: Llama's graph, rotating adjacent pairs.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::ernie4_5 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -16,4 +16,4 @@ const ModelFamily family{.name = "ernie4_5", .architectures = {"Ernie4_5ForCausa
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::ernie4_5

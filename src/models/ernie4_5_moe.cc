@@ -1,7 +1,7 @@
 // ERNIE 4.5 with experts in a range of layers, chosen by corrected scores.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::ernie4_5_moe {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -42,4 +42,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::ernie4_5_moe

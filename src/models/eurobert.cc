@@ -2,7 +2,7 @@
 #include "nn/decoder_config.h"
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::models::eurobert {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -20,4 +20,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::eurobert

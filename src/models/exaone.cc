@@ -1,7 +1,7 @@
 // EXAONE 3 and 3.5 (arXiv:2412.04862): Llama's graph under its own names.
 #include "models/gpt2.h"
 
-namespace sluice {
+namespace sluice::models::exaone {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -25,4 +25,4 @@ const ModelFamily family{.name = "exaone", .architectures = {"ExaoneForCausalLM"
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::exaone

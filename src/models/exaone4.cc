@@ -1,7 +1,7 @@
 // EXAONE 4: norms of the sublayers' results and of queries and keys; rotates only sliding layers.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::exaone4 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -16,4 +16,4 @@ const ModelFamily family{.name = "exaone4", .architectures = {"Exaone4ForCausalL
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::exaone4

@@ -1,7 +1,7 @@
 // K-EXAONE: EXAONE 4's attention with norms before it, and DeepSeek-V3's experts (arXiv:2601.01739).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::exaone_moe {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -25,4 +25,4 @@ const ModelFamily family{.name = "exaone_moe", .architectures = {"ExaoneMoeForCa
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::exaone_moe

@@ -1,7 +1,7 @@
 // Falcon: three layouts of the fused projection, RoPE or ALiBi, parallel or sequential blocks (arXiv:2311.16867).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::falcon {
 namespace {
 
 void read_attention(const Config& config, DecoderSpec& s, bool modern) {
@@ -67,4 +67,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::falcon

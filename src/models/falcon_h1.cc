@@ -4,7 +4,7 @@
 #include "models/mamba.h"
 #include "nn/token_mixer_sum.h"
 
-namespace sluice {
+namespace sluice::models::falcon_h1 {
 namespace {
 
 float read_multiplier(const Config& config, const char* key) {
@@ -85,4 +85,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::falcon_h1

@@ -1,7 +1,7 @@
 // Falcon Mamba: Mamba with norms of the step sizes and of the state projections (arXiv:2410.05355).
 #include "models/mamba.h"
 
-namespace sluice {
+namespace sluice::models::falcon_mamba {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -17,4 +17,4 @@ const ModelFamily family{.name = "falcon_mamba", .architectures = {"FalconMambaF
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::falcon_mamba

@@ -1,7 +1,7 @@
 // FlexOlmo (arXiv:2507.07024): OLMo 2's norms around OLMoE's experts.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::flex_olmo {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -18,4 +18,4 @@ const ModelFamily family{.name = "flex_olmo", .architectures = {"FlexOlmoForCaus
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::flex_olmo

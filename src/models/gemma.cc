@@ -63,6 +63,9 @@ void use_gemma2_blocks(const Config& config, DecoderSpec& s, double soft_cap, do
   s.logit_soft_cap = static_cast<float>(read_or_off(config, "final_logit_softcapping", logit_soft_cap));
 }
 
+}  // namespace sluice
+
+namespace sluice::models::gemma {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -74,4 +77,4 @@ const ModelFamily family{.name = "gemma", .architectures = {"GemmaForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gemma

@@ -1,7 +1,7 @@
 // Gemma 2: norms before and after both sublayers, soft caps, a window in every other layer (arXiv:2408.00118).
 #include "models/gemma.h"
 
-namespace sluice {
+namespace sluice::models::gemma2 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -25,4 +25,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gemma2

@@ -2,7 +2,7 @@
 // (arXiv:2503.19786).
 #include "models/gemma.h"
 
-namespace sluice {
+namespace sluice::models::gemma3_text {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -29,4 +29,4 @@ const ModelFamily embedding{
 const Registry<ModelFamily> registered[] = {Registry<ModelFamily>{family}, Registry<ModelFamily>{embedding}};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gemma3_text

@@ -9,7 +9,7 @@
 #include "models/gemma.h"
 #include "nn/per_layer_inputs.h"
 
-namespace sluice {
+namespace sluice::models::gemma3n_text {
 namespace {
 
 // smallest mean square that a row is scaled with, so tiny rows are not blown up
@@ -288,4 +288,4 @@ const ModelFamily family{.name = "gemma3n_text", .architectures = {"Gemma3nForCa
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gemma3n_text

@@ -7,7 +7,7 @@
 #include "models/gemma.h"
 #include "nn/per_layer_inputs.h"
 
-namespace sluice {
+namespace sluice::models::gemma4_text {
 namespace {
 
 // Adds a layer's per-layer inputs and scales its whole result.
@@ -216,4 +216,4 @@ const ModelFamily family{.name = "gemma4_text", .architectures = {"Gemma4ForCaus
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gemma4_text

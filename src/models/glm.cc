@@ -1,7 +1,7 @@
 // GLM-4 9B in transformers' own format: rotates half of each head in adjacent pairs.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::glm {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -16,4 +16,4 @@ const ModelFamily family{.name = "glm", .architectures = {"GlmForCausalLM"}, .bu
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::glm

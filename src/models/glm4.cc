@@ -1,7 +1,7 @@
 // GLM-4-0414: GLM with norms before and after both sublayers of a block.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::glm4 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -18,4 +18,4 @@ const ModelFamily family{.name = "glm4", .architectures = {"Glm4ForCausalLM"}, .
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::glm4

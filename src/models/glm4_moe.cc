@@ -1,7 +1,7 @@
 // GLM-4.5 and 4.6: DeepSeek-V3's experts; rotates half of each head (arXiv:2508.06471).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::glm4_moe {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -17,4 +17,4 @@ const ModelFamily family{.name = "glm4_moe", .architectures = {"Glm4MoeForCausal
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::glm4_moe

@@ -1,7 +1,7 @@
 // GLM-4.7 Flash: DeepSeek-V3's latent attention with GLM-4.5's experts.
 #include "models/deepseek.h"
 
-namespace sluice {
+namespace sluice::models::glm4_moe_lite {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -26,4 +26,4 @@ const ModelFamily family{.name = "glm4_moe_lite", .architectures = {"Glm4MoeLite
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::glm4_moe_lite

@@ -40,6 +40,9 @@ void read_gpt2_attention(const Config& config, DecoderSpec& s) {
   }
 }
 
+}  // namespace sluice
+
+namespace sluice::models::gpt2 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -57,4 +60,4 @@ const ModelFamily family{.name = "gpt2", .architectures = {"GPT2LMHeadModel"}, .
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gpt2

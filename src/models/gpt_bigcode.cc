@@ -1,7 +1,7 @@
 // StarCoder 1 and SantaCoder: GPT-2 with one kv head for all heads (arXiv:2305.06161).
 #include "models/gpt2.h"
 
-namespace sluice {
+namespace sluice::models::gpt_bigcode {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -31,4 +31,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gpt_bigcode

@@ -2,7 +2,7 @@
 #include "base/json.h"
 #include "models/gpt2.h"
 
-namespace sluice {
+namespace sluice::models::gpt_neo {
 namespace {
 
 constexpr SizeKeys kKeys{
@@ -46,4 +46,4 @@ const ModelFamily family{.name = "gpt_neo", .architectures = {"GPTNeoForCausalLM
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gpt_neo

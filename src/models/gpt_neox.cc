@@ -1,7 +1,7 @@
 // GPT-NeoX and Pythia: LayerNorms; rotates a quarter of each head; parallel blocks by default (arXiv:2204.06745).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::gpt_neox {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -32,4 +32,4 @@ const ModelFamily family{.name = "gpt_neox", .architectures = {"GPTNeoXForCausal
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gpt_neox

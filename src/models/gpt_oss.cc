@@ -4,7 +4,7 @@
 
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::gpt_oss {
 namespace {
 
 // The default of transformers' configuration if config.json has no rotation.
@@ -45,4 +45,4 @@ const ModelFamily family{.name = "gpt_oss", .architectures = {"GptOssForCausalLM
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gpt_oss

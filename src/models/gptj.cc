@@ -43,6 +43,9 @@ DecoderSpec gptj_like(const Config& config, std::string family) {
   return s;
 }
 
+}  // namespace sluice
+
+namespace sluice::models::gptj {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -59,4 +62,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::gptj

@@ -16,6 +16,9 @@ DecoderSpec granite_like(const Config& config, std::string family, const LlamaDe
   return s;
 }
 
+}  // namespace sluice
+
+namespace sluice::models::granite {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -28,4 +31,4 @@ const ModelFamily family{.name = "granite", .architectures = {"GraniteForCausalL
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::granite

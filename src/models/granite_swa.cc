@@ -5,7 +5,7 @@
 
 #include "models/granite.h"
 
-namespace sluice {
+namespace sluice::models::granite_swa {
 namespace {
 
 // Reads one frequency per layer; 0 means no rotation.
@@ -63,4 +63,4 @@ const ModelFamily experts{
 const Registry<ModelFamily> registered_dense{dense}, registered_experts{experts};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::granite_swa

@@ -22,6 +22,9 @@ void add_granite_shared_mlp(DecoderSpec& s, int inner) {
   s.moe.shared_out = "output_linear";
 }
 
+}  // namespace sluice
+
+namespace sluice::models::granitemoe {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -34,4 +37,4 @@ const ModelFamily family{.name = "granitemoe", .architectures = {"GraniteMoeForC
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::granitemoe

@@ -4,7 +4,7 @@
 #include "models/granite.h"
 #include "models/mamba.h"
 
-namespace sluice {
+namespace sluice::models::granitemoehybrid {
 namespace {
 
 void read_positions(const Config& config, DecoderSpec& s) {
@@ -44,4 +44,4 @@ const ModelFamily family{.name = "granitemoehybrid", .architectures = {"GraniteM
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::granitemoehybrid

@@ -1,7 +1,7 @@
 // Granite with experts and a shared MLP for all rows.
 #include "models/granite.h"
 
-namespace sluice {
+namespace sluice::models::granitemoeshared {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -17,4 +17,4 @@ const ModelFamily family{.name = "granitemoeshared", .architectures = {"GraniteM
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::granitemoeshared

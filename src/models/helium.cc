@@ -1,7 +1,7 @@
 // Helium: Llama's graph, rotating adjacent pairs.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::helium {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -16,4 +16,4 @@ const ModelFamily family{.name = "helium", .architectures = {"HeliumForCausalLM"
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::helium

@@ -13,6 +13,9 @@ DecoderSpec hunyuan_like(const Config& config, std::string family) {
   return s;
 }
 
+}  // namespace sluice
+
+namespace sluice::models::hunyuan_v1_dense {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -39,4 +42,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::hunyuan_v1_dense

@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "models/hunyuan.h"
 
-namespace sluice {
+namespace sluice::models::hunyuan_v1_moe {
 namespace {
 
 // Reads a number, or a list with one number per layer.
@@ -86,4 +86,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::hunyuan_v1_moe

@@ -1,7 +1,7 @@
 // Hunyuan 3 (Hy3): norms of queries and keys; experts chosen by sigmoid scores with corrections; one shared expert.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::hy_v3 {
 namespace {
 
 // Refuses settings that no released model uses.
@@ -53,4 +53,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::hy_v3

@@ -1,7 +1,7 @@
 // HyperCLOVA X: Llama's graph with Granite's multipliers and norms of the sublayers' results.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::hyperclovax {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -25,4 +25,4 @@ const ModelFamily family{.name = "hyperclovax", .architectures = {"HyperCLOVAXFo
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::hyperclovax

@@ -2,7 +2,7 @@
 // together.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::internlm2 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -26,4 +26,4 @@ const ModelFamily family{.name = "internlm2", .architectures = {"InternLM2ForCau
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::internlm2

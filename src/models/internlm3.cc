@@ -1,7 +1,7 @@
 // InternLM 1 and 3: Llama's graph with biases.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::internlm3 {
 namespace {
 
 std::unique_ptr<Model> build_first(const Config& config, LoadContext& context, int max_len) {
@@ -22,4 +22,4 @@ const ModelFamily family{.name = "internlm3", .architectures = {"InternLM3ForCau
 const Registry<ModelFamily> registered[] = {Registry<ModelFamily>{first}, Registry<ModelFamily>{family}};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::internlm3

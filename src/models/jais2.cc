@@ -1,7 +1,7 @@
 // Jais 2: Llama's graph with LayerNorm, biases and squared ReLU.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::jais2 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -18,4 +18,4 @@ const ModelFamily family{.name = "jais2", .architectures = {"Jais2ForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::jais2

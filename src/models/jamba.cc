@@ -1,7 +1,7 @@
 // Jamba: Mamba with some attention layers, and experts in some layers (arXiv:2403.19887).
 #include "models/mamba.h"
 
-namespace sluice {
+namespace sluice::models::jamba {
 namespace {
 
 // Tells whether layer i is one of every `period` layers, counted from `offset`.
@@ -62,4 +62,4 @@ const ModelFamily family{.name = "jamba", .architectures = {"JambaForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::jamba

@@ -5,7 +5,7 @@
 
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::jetmoe {
 namespace {
 
 struct MixtureSpec {
@@ -118,4 +118,4 @@ const ModelFamily family{.name = "jetmoe", .architectures = {"JetMoeForCausalLM"
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::jetmoe

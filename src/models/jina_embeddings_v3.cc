@@ -3,7 +3,7 @@
 
 #include "models/bert.h"
 
-namespace sluice {
+namespace sluice::models::jina_embeddings_v3 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -30,4 +30,4 @@ const ModelFamily family{.name = "jina_embeddings_v3",
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::jina_embeddings_v3

@@ -7,7 +7,7 @@
 #include "models/mamba.h"
 #include "nn/recurrent/kimi_delta.h"
 
-namespace sluice {
+namespace sluice::models::kimi_linear {
 namespace {
 
 // Key names in published checkpoints, each with DeepSeek's name for the same setting.
@@ -115,4 +115,4 @@ const ModelFamily family{.name = "kimi_linear", .architectures = {"KimiLinearFor
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::kimi_linear

@@ -69,6 +69,9 @@ DecoderSpec lfm2_like(const Config& config, std::string family) {
   return s;
 }
 
+}  // namespace sluice
+
+namespace sluice::models::lfm2 {
 namespace {
 
 int adjusted(const Config& config, int inner) {
@@ -106,4 +109,4 @@ const ModelFamily family{.name = "lfm2", .architectures = {"Lfm2ForCausalLM"}, .
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::lfm2

@@ -1,7 +1,7 @@
 // LFM2 with experts in all but the first layers.
 #include "models/lfm2.h"
 
-namespace sluice {
+namespace sluice::models::lfm2_moe {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -28,4 +28,4 @@ const ModelFamily family{.name = "lfm2_moe", .architectures = {"Lfm2MoeForCausal
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::lfm2_moe

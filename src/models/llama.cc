@@ -1,7 +1,7 @@
 // Llama 1 to 3, and the many checkpoints with the same graph that use its name.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::llama {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -20,4 +20,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::llama

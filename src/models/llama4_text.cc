@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::llama4_text {
 namespace {
 
 // Reads a boolean that some checkpoints store as a number.
@@ -99,4 +99,4 @@ const ModelFamily family{.name = "llama4_text", .architectures = {"Llama4ForCaus
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::llama4_text

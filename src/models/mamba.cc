@@ -103,6 +103,9 @@ std::vector<bool> read_recurrent_layers(const Config& config, const std::vector<
   return recurrent;
 }
 
+}  // namespace sluice
+
+namespace sluice::models::mamba {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -121,4 +124,4 @@ const ModelFamily family{.name = "mamba", .architectures = {"MambaForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::mamba

@@ -1,7 +1,7 @@
 // Mamba 2 (Dao and Gu 2024, arXiv:2405.21060).
 #include "models/mamba.h"
 
-namespace sluice {
+namespace sluice::models::mamba2 {
 namespace {
 
 constexpr Mamba2Keys kKeys{.heads = "num_heads",
@@ -38,4 +38,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::mamba2

@@ -1,7 +1,7 @@
 // Mellum 2 (JetBrains): Qwen 3 with experts, and a separate rotation for layers with a window.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::mellum {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -30,4 +30,4 @@ const ModelFamily family{.name = "mellum", .architectures = {"MellumForCausalLM"
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::mellum

@@ -1,7 +1,7 @@
 // MiMo 7B (Xiaomi, arXiv:2505.07608): Qwen 2's graph. Its multi-token-prediction layers are not loaded.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::mimo {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -18,4 +18,4 @@ const ModelFamily family{.name = "mimo", .architectures = {"MiMoForCausalLM"}, .
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::mimo

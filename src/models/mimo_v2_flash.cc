@@ -6,7 +6,7 @@
 
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::mimo_v2_flash {
 namespace {
 
 // Reads the layers with a window: "layer_types", or the published spelling, a list with 1 for them.
@@ -115,4 +115,4 @@ const ModelFamily family{.name = "mimo_v2_flash", .architectures = {"MiMoV2Flash
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::mimo_v2_flash

@@ -15,6 +15,9 @@ void read_minicpm_scales(const Config& config, DecoderSpec& s, const MiniCpmScal
   config.ignore("mup_denominator");  // training only
 }
 
+}  // namespace sluice
+
+namespace sluice::models::minicpm {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -28,4 +31,4 @@ const ModelFamily family{.name = "minicpm", .architectures = {"MiniCPMForCausalL
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::minicpm

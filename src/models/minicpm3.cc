@@ -5,7 +5,7 @@
 #include "models/deepseek.h"
 #include "models/minicpm.h"
 
-namespace sluice {
+namespace sluice::models::minicpm3 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -34,4 +34,4 @@ const ModelFamily family{.name = "minicpm3", .architectures = {"MiniCPM3ForCausa
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::minicpm3

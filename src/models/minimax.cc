@@ -8,7 +8,7 @@
 #include "models/mixtral.h"
 #include "nn/recurrent/lightning.h"
 
-namespace sluice {
+namespace sluice::models::minimax {
 namespace {
 
 float read_factor(const Config& config, const char* key) {
@@ -97,4 +97,4 @@ const ModelFamily family{.name = "minimax", .architectures = {"MiniMaxForCausalL
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::minimax

@@ -4,7 +4,7 @@
 
 #include "models/mixtral.h"
 
-namespace sluice {
+namespace sluice::models::minimax_m2 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -55,4 +55,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::minimax_m2

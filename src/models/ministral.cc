@@ -1,7 +1,7 @@
 // Ministral: Mistral with a window per layer.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::ministral {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -14,4 +14,4 @@ const ModelFamily family{.name = "ministral", .architectures = {"MinistralForCau
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::ministral

@@ -1,7 +1,7 @@
 // Ministral 3: Mistral whose queries are scaled by a factor that grows with the position (arXiv:2601.08584).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::ministral3 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -18,4 +18,4 @@ const ModelFamily family{.name = "ministral3", .architectures = {"Ministral3ForC
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::ministral3

@@ -1,7 +1,7 @@
 // Mistral: Llama's graph with a sliding window in every layer (Jiang et al. 2023, arXiv:2310.06825).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::mistral {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -14,4 +14,4 @@ const ModelFamily family{.name = "mistral", .architectures = {"MistralForCausalL
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::mistral

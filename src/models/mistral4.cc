@@ -2,7 +2,7 @@
 // experts chosen by softmax.
 #include "models/deepseek.h"
 
-namespace sluice {
+namespace sluice::models::mistral4 {
 namespace {
 
 // Moves the position scaling of whole queries into a rotation of the queries alone that turns nothing.
@@ -38,4 +38,4 @@ const ModelFamily family{.name = "mistral4", .architectures = {"Mistral4ForCausa
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::mistral4

@@ -20,6 +20,9 @@ DecoderSpec mixtral_like(const Config& config, std::string family) {
   return s;
 }
 
+}  // namespace sluice
+
+namespace sluice::models::mixtral {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -30,4 +33,4 @@ const ModelFamily family{.name = "mixtral", .architectures = {"MixtralForCausalL
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::mixtral

@@ -4,7 +4,7 @@
 
 #include "models/bert.h"
 
-namespace sluice {
+namespace sluice::models::modernbert {
 namespace {
 
 // Sliding layers have their own rotation base, in either spelling of the configuration.
@@ -82,4 +82,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::modernbert

@@ -1,7 +1,7 @@
 // MPNet (arXiv:2004.09297): RoBERTa's positions, and biases by distance that all layers share.
 #include "models/bert.h"
 
-namespace sluice {
+namespace sluice::models::mpnet {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -29,4 +29,4 @@ const ModelFamily family{.name = "mpnet",
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::mpnet

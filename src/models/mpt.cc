@@ -3,7 +3,7 @@
 
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::mpt {
 namespace {
 
 // ALiBi slopes for the next power of two: every second one first.
@@ -79,4 +79,4 @@ const ModelFamily family{.name = "mpt", .architectures = {"MptForCausalLM", "MPT
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::mpt

@@ -2,7 +2,7 @@
 // norms of queries and keys; squared ReLU.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::nanochat {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -24,4 +24,4 @@ const ModelFamily family{.name = "nanochat", .architectures = {"NanoChatForCausa
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::nanochat

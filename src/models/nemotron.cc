@@ -1,7 +1,7 @@
 // Nemotron-4 and Minitron: LayerNorms that multiply by one plus their weight; a plain squared-ReLU MLP.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::nemotron {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -31,4 +31,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::nemotron

@@ -7,7 +7,7 @@
 
 #include "models/mamba.h"
 
-namespace sluice {
+namespace sluice::models::nemotron_h {
 namespace {
 
 constexpr Mamba2Keys kKeys{.heads = "mamba_num_heads",
@@ -194,4 +194,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::nemotron_h

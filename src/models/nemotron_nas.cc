@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::nemotron_nas {
 namespace {
 
 // Returns the settings of block i's sublayer from the array of objects, with a name for errors.
@@ -93,4 +93,4 @@ const ModelFamily family{.name = "nemotron_nas", .architectures = {"DeciLMForCau
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::nemotron_nas

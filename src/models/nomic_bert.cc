@@ -4,7 +4,7 @@
 
 #include "models/bert.h"
 
-namespace sluice {
+namespace sluice::models::nomic_bert {
 namespace {
 
 // Refuses published settings that have only one supported value.
@@ -94,4 +94,4 @@ const ModelFamily family{.name = "nomic_bert", .architectures = {"NomicBertModel
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::nomic_bert

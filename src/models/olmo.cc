@@ -1,7 +1,7 @@
 // OLMo: Llama's graph with LayerNorms without weights, and clamped projections (arXiv:2402.00838).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::olmo {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -16,4 +16,4 @@ const ModelFamily family{.name = "olmo", .architectures = {"OlmoForCausalLM"}, .
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::olmo

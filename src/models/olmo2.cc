@@ -1,7 +1,7 @@
 // OLMo 2: norms of the sublayers' results and of whole projections (arXiv:2501.00656).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::olmo2 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -16,4 +16,4 @@ const ModelFamily family{.name = "olmo2", .architectures = {"Olmo2ForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::olmo2

@@ -1,7 +1,7 @@
 // OLMo 3: OLMo 2 with sliding windows in three of four layers; sliding layers have their own rotation.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::olmo3 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -21,4 +21,4 @@ const ModelFamily family{.name = "olmo3", .architectures = {"Olmo3ForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::olmo3

@@ -4,7 +4,7 @@
 #include "models/mamba.h"
 #include "nn/recurrent/delta_net.h"
 
-namespace sluice {
+namespace sluice::models::olmo_hybrid {
 namespace {
 
 DeltaNetSpec read_delta_net(const Config& config, const DecoderSpec& s) {
@@ -74,4 +74,4 @@ const ModelFamily family{.name = "olmo_hybrid", .architectures = {"OlmoHybridFor
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::olmo_hybrid

@@ -1,7 +1,7 @@
 // OLMoE: OLMo's norms of whole projections, and experts (arXiv:2409.02060).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::olmoe {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -18,4 +18,4 @@ const ModelFamily family{.name = "olmoe", .architectures = {"OlmoeForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::olmoe

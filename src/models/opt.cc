@@ -1,7 +1,7 @@
 // OPT: learned positions that start at 2, LayerNorms, ReLU (Zhang et al. 2022, arXiv:2205.01068).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::opt {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -37,4 +37,4 @@ const ModelFamily family{.name = "opt", .architectures = {"OPTForCausalLM"}, .bu
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::opt

@@ -1,7 +1,7 @@
 // Orion 14B (arXiv:2401.12246): Llama's graph with LayerNorms.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::orion {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -14,4 +14,4 @@ const ModelFamily family{.name = "orion", .architectures = {"OrionForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::orion

@@ -1,7 +1,7 @@
 // Persimmon: LayerNorms, also of queries and keys; a plain squared-ReLU MLP; rotates half of each head.
 #include "models/phi.h"
 
-namespace sluice {
+namespace sluice::models::persimmon {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -17,4 +17,4 @@ const ModelFamily family{.name = "persimmon", .architectures = {"PersimmonForCau
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::persimmon

@@ -23,6 +23,9 @@ DecoderSpec phi_like(const Config& config, std::string family, const SizeKeys& k
   return s;
 }
 
+}  // namespace sluice
+
+namespace sluice::models::phi {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -39,4 +42,4 @@ const ModelFamily family{.name = "phi", .architectures = {"PhiForCausalLM"}, .bu
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::phi

@@ -1,7 +1,7 @@
 // Phi 3 and 4: Llama's graph with fused projections (arXiv:2404.14219).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::phi3 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -25,4 +25,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::phi3

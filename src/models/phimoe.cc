@@ -2,7 +2,7 @@
 // among scores close to it.
 #include "models/mixtral.h"
 
-namespace sluice {
+namespace sluice::models::phimoe {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -22,4 +22,4 @@ const ModelFamily family{.name = "phimoe", .architectures = {"PhimoeForCausalLM"
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::phimoe

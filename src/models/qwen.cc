@@ -5,7 +5,7 @@
 
 #include "models/gpt2.h"
 
-namespace sluice {
+namespace sluice::models::qwen {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -41,4 +41,4 @@ const ModelFamily family{.name = "qwen", .architectures = {"QWenLMHeadModel"}, .
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::qwen

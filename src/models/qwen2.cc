@@ -2,7 +2,7 @@
 // (arXiv:2407.10671).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::qwen2 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -16,4 +16,4 @@ const ModelFamily family{.name = "qwen2", .architectures = {"Qwen2ForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::qwen2

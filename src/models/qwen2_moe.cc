@@ -1,7 +1,7 @@
 // Qwen 1.5 and 2 MoE: Qwen 2 with routed experts, and a shared expert scaled by a sigmoid.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::qwen2_moe {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -23,4 +23,4 @@ const ModelFamily family{.name = "qwen2_moe", .architectures = {"Qwen2MoeForCaus
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::qwen2_moe

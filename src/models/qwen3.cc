@@ -1,7 +1,7 @@
 // Qwen 3, dense: Qwen 2 with query and key norms instead of biases (arXiv:2505.09388).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::qwen3 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -16,4 +16,4 @@ const ModelFamily family{.name = "qwen3", .architectures = {"Qwen3ForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::qwen3

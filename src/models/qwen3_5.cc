@@ -1,7 +1,7 @@
 // Qwen 3.5, the text models: Qwen3-Next's layers with separate projections, dense or with experts.
 #include "models/qwen3_next.h"
 
-namespace sluice {
+namespace sluice::models::qwen3_5 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -23,4 +23,4 @@ const ModelFamily experts{
 const Registry<ModelFamily> registered[] = {Registry<ModelFamily>{dense}, Registry<ModelFamily>{experts}};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::qwen3_5

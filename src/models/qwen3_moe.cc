@@ -1,7 +1,7 @@
 // Qwen 3 with experts (arXiv:2505.09388), on its own and inside Qwen 3 VL.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::qwen3_moe {
 namespace {
 
 DecoderSpec qwen3_moe_like(const Config& config, bool normalize) {
@@ -57,4 +57,4 @@ const ModelFamily vl{.name = "qwen3_vl_moe_text", .architectures = {"Qwen3VLMoeT
 const Registry<ModelFamily> registered{family}, registered_vl{vl};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::qwen3_moe

@@ -53,6 +53,9 @@ void read_qwen3_next_experts(const Config& config, DecoderSpec& s, bool normaliz
   s.moe.shared_gate = true;
 }
 
+}  // namespace sluice
+
+namespace sluice::models::qwen3_next {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -66,4 +69,4 @@ const ModelFamily family{.name = "qwen3_next", .architectures = {"Qwen3NextForCa
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::qwen3_next

@@ -6,7 +6,7 @@
 #include "models/mamba.h"
 #include "nn/recurrent/griffin.h"
 
-namespace sluice {
+namespace sluice::models::recurrent_gemma {
 namespace {
 
 void read_layers(const Config& config, DecoderSpec& s, const GriffinSpec& griffin) {
@@ -68,4 +68,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::recurrent_gemma

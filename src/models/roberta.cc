@@ -15,6 +15,9 @@ std::vector<DenseSpec> roberta_head(int hidden, ops::Activation activation) {
   return {{.name = "classifier.dense", .outputs = hidden, .activation = activation}, {.name = "classifier.out_proj"}};
 }
 
+}  // namespace sluice
+
+namespace sluice::models::roberta {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -34,4 +37,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::roberta

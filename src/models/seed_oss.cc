@@ -1,7 +1,7 @@
 // Seed-OSS: Llama's graph with biases on q, k and v.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::seed_oss {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -16,4 +16,4 @@ const ModelFamily family{.name = "seed_oss", .architectures = {"SeedOssForCausal
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::seed_oss

@@ -1,7 +1,7 @@
 // SmolLM3: Llama's graph, with no rotation in every fourth layer.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::smollm3 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -30,4 +30,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::smollm3

@@ -1,7 +1,7 @@
 // Solar Open: Llama's attention, with DeepSeek-V3's experts in all layers (arXiv:2601.07022).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::solar_open {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -17,4 +17,4 @@ const ModelFamily family{.name = "solar_open", .architectures = {"SolarOpenForCa
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::solar_open

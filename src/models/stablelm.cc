@@ -1,7 +1,7 @@
 // StableLM: Llama's graph with LayerNorms; rotates a quarter of each head; parallel blocks if configured.
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::stablelm {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -33,4 +33,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::stablelm

@@ -1,7 +1,7 @@
 // StarCoder 2: LayerNorms, biases, a plain MLP, a window (arXiv:2402.19173).
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::starcoder2 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -29,4 +29,4 @@ const ModelFamily family{
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::starcoder2

@@ -1,7 +1,7 @@
 // VaultGemma: Gemma 2 without norms of the sublayers' results (arXiv:2510.15001).
 #include "models/gemma.h"
 
-namespace sluice {
+namespace sluice::models::vaultgemma {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -18,4 +18,4 @@ const ModelFamily family{.name = "vaultgemma", .architectures = {"VaultGemmaForC
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::vaultgemma

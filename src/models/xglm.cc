@@ -3,7 +3,7 @@
 
 #include "nn/decoder_config.h"
 
-namespace sluice {
+namespace sluice::models::xglm {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -33,4 +33,4 @@ const ModelFamily family{.name = "xglm", .architectures = {"XGLMForCausalLM"}, .
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::xglm

@@ -1,7 +1,7 @@
 // Youtu LLM: Llama's graph with DeepSeek-V3's latent attention (arXiv:2512.24618).
 #include "models/deepseek.h"
 
-namespace sluice {
+namespace sluice::models::youtu {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
@@ -14,4 +14,4 @@ const ModelFamily family{.name = "youtu", .architectures = {"YoutuForCausalLM"},
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::youtu

@@ -7,7 +7,7 @@
 
 #include "models/mamba.h"
 
-namespace sluice {
+namespace sluice::models::zamba2 {
 namespace {
 
 constexpr Mamba2Keys kKeys{.heads = "n_mamba_heads",
@@ -273,4 +273,4 @@ const ModelFamily family{.name = "zamba2", .architectures = {"Zamba2ForCausalLM"
 const Registry<ModelFamily> registered{family};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::models::zamba2

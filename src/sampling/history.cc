@@ -94,7 +94,7 @@ void run_processors(const SampleTask& task, Edits& edits) {
   for (const auto& [token, bias] : biases) edits.push_back({.id = token, .bias = bias});
 }
 
-constexpr std::initializer_list<History> kSamplers = {
+constexpr std::initializer_list<History> kHistories = {
     {[](const SamplingParams& p) { return !p.logit_processors.empty(); },
      [](const SampleTask&) { return std::numeric_limits<size_t>::max() / 2; }, run_processors},
     {[](const SamplingParams& p) { return !p.bad_word_tokens.empty(); },
@@ -108,14 +108,14 @@ constexpr std::initializer_list<History> kSamplers = {
 
 size_t most_history_edits(const SampleTask& task) {
   size_t most = 0;
-  for (const History& sampler : kSamplers) {
+  for (const History& sampler : kHistories) {
     if (task.tokens != nullptr && sampler.on(*task.params)) most += sampler.most(task);
   }
   return most;
 }
 
 void append_history_edits(const SampleTask& task, Edits& edits) {
-  for (const History& sampler : kSamplers) {
+  for (const History& sampler : kHistories) {
     if (sampler.on(*task.params)) sampler.append(task, edits);
   }
 }

@@ -16,7 +16,7 @@ namespace {
 using ops::SamplerKind;
 using ops::SamplerStep;
 
-struct Sampler {
+struct NamedSampler {
   std::string_view name;
   bool (*on)(const SamplingParams& params);
   SamplerStep (*step)(const SampleTask& task, int vocab);
@@ -24,7 +24,7 @@ struct Sampler {
   void (*advance)(const SamplingParams& params, float probability, SamplerState& state) = nullptr;
 };
 
-constexpr Sampler kSamplers[] = {
+constexpr NamedSampler kSamplers[] = {
     {"top_n_sigma", [](const SamplingParams& p) { return p.top_n_sigma > 0; },
      [](const SampleTask& task, int) {
        return SamplerStep{.kind = SamplerKind::kTopNSigma, .b = static_cast<float>(task.params->top_n_sigma)};
@@ -100,7 +100,7 @@ constexpr Sampler kSamplers[] = {
 };
 
 // As in llama.cpp, mirostat takes the place of all other samplers but temperature, whatever their order.
-bool runs(const Sampler& sampler, const SamplingParams& p) {
+bool runs(const NamedSampler& sampler, const SamplingParams& p) {
   const bool beside_mirostat = sampler.name == "temperature" || sampler.name == "mirostat";
   return (p.mirostat == 0 || beside_mirostat) && sampler.on(p);
 }
@@ -114,13 +114,13 @@ bool has_chain(const SamplingParams& params) {
 std::string error_of_order(std::span<const std::string> samplers) {
   constexpr std::string_view kFirst[] = {"penalties", "dry"};  // those that change single logits
   std::string known = fmt::format("{}", fmt::join(kFirst, ", "));
-  for (const Sampler& sampler : kSamplers) known += fmt::format(", {}", sampler.name);
+  for (const NamedSampler& sampler : kSamplers) known += fmt::format(", {}", sampler.name);
   size_t first = 0;  // of kFirst that may still come
   for (size_t i = 0; i < samplers.size(); ++i) {
     const std::string& name = samplers[i];
     const auto early = static_cast<size_t>(std::ranges::find(kFirst, name) - kFirst);
     const bool is_early = early < std::size(kFirst);
-    if (!is_early && std::ranges::find(kSamplers, name, &Sampler::name) == std::end(kSamplers)) {
+    if (!is_early && std::ranges::find(kSamplers, name, &NamedSampler::name) == std::end(kSamplers)) {
       return fmt::format("'{}' is not a sampler. Accepted: {}.", name, known);
     }
     if (std::ranges::count(samplers, name) > 1) return fmt::format("'{}' is there more than once.", name);
@@ -131,13 +131,13 @@ std::string error_of_order(std::span<const std::string> samplers) {
 }
 
 void append_steps(const SampleTask& task, int vocab, std::vector<SamplerStep>& steps) {
-  const auto append = [&](const Sampler& sampler) {
+  const auto append = [&](const NamedSampler& sampler) {
     if (runs(sampler, *task.params)) steps.push_back(sampler.step(task, vocab));
   };
   if (task.params->samplers.empty() || task.params->mirostat > 0)
     return std::ranges::for_each(kSamplers, append), void();
   for (const std::string& name : task.params->samplers) {
-    const auto* found = std::ranges::find(kSamplers, name, &Sampler::name);
+    const auto* found = std::ranges::find(kSamplers, name, &NamedSampler::name);
     if (found != std::end(kSamplers)) append(*found);
   }
   // It samples, so that it comes last wherever it is named.
@@ -147,7 +147,7 @@ void append_steps(const SampleTask& task, int vocab, std::vector<SamplerStep>& s
 
 SamplerState next_state(const SampleTask& task, float probability) {
   SamplerState state = *task.state;
-  for (const Sampler& sampler : kSamplers) {
+  for (const NamedSampler& sampler : kSamplers) {
     if (sampler.advance != nullptr && runs(sampler, *task.params)) sampler.advance(*task.params, probability, state);
   }
   return state;

@@ -9,7 +9,7 @@
 namespace sluice::server {
 namespace {
 
-double milliseconds(RequestLog::Clock::duration time) {
+double in_milliseconds(RequestLog::Clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
@@ -43,14 +43,15 @@ void RequestLog::write_line(std::string_view finish) const {
   int64_t in = 0, cached = 0, out = 0, longest = 0;
   for (const auto& [_, usage] : prompts_) in += usage.prompt_tokens, cached += usage.cached_tokens;
   for (const auto& [_, tokens] : generated_) out += tokens, longest = std::max<int64_t>(longest, tokens);
-  std::vector<log::Field> fields = {{"id", id_}, {"model", model_}, {"in", in}, {"cached", cached}, {"out", out}};
+  std::vector<log::Field> fields = {
+      {"id", std::string_view(id_)}, {"model", std::string_view(model_)}, {"in", in}, {"cached", cached}, {"out", out}};
   if (first_ != Clock::time_point()) {
-    fields.push_back({"ttft_ms", milliseconds(first_ - arrived_)});
+    fields.push_back({"ttft_ms", in_milliseconds(first_ - arrived_)});
     // A token of the longest choice, after the first.
-    if (longest > 1) fields.push_back({"tpot_ms", milliseconds(last_ - first_) / static_cast<double>(longest - 1)});
+    if (longest > 1) fields.push_back({"tpot_ms", in_milliseconds(last_ - first_) / static_cast<double>(longest - 1)});
   }
-  fields.push_back({"total_ms", milliseconds(Clock::now() - arrived_)});
-  fields.push_back({"finish", finish.empty() ? finish_ : std::string(finish)});
+  fields.push_back({"total_ms", in_milliseconds(Clock::now() - arrived_)});
+  fields.push_back({"finish", finish.empty() ? std::string_view(finish_) : finish});
   log::write(log::Level::kInfo, "request", fields);
 }
 

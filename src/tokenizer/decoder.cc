@@ -63,10 +63,10 @@ std::string behind_space(std::string_view text) {
 }
 
 // Used when there is no decoder: joins tokens with spaces.
-struct Join;
+struct JoinStep;
 class JoinStage final : public DecodeStage {
  public:
-  JoinStage(const Join&, DecodeStage& next) : next_(next) {}
+  JoinStage(const JoinStep&, DecodeStage& next) : next_(next) {}
   void fragment(std::string_view text) override {
     if (ended_) next_.fragment(" ");
     ended_ = false;
@@ -82,14 +82,14 @@ class JoinStage final : public DecodeStage {
   DecodeStage& next_;
   bool ended_ = false;  // a string has ended and the next has not begun
 };
-struct Join final : StepOf<Join, JoinStage> {
+struct JoinStep final : StepOf<JoinStep, JoinStage> {
   void apply_to_one(std::string& token) const override { token = behind_space(token); }
 };
 
-struct Fuse;
+struct FuseStep;
 class FuseStage final : public DecodeStage {
  public:
-  FuseStage(const Fuse&, DecodeStage& next) : next_(next) {}
+  FuseStage(const FuseStep&, DecodeStage& next) : next_(next) {}
   void fragment(std::string_view text) override { next_.fragment(text); }
   void end_string() override {}
   void finish() override {
@@ -100,14 +100,14 @@ class FuseStage final : public DecodeStage {
  private:
   DecodeStage& next_;
 };
-struct Fuse final : StepOf<Fuse, FuseStage> {
-  explicit Fuse(const Field&) {}
+struct FuseStep final : StepOf<FuseStep, FuseStage> {
+  explicit FuseStep(const Field&) {}
   void apply_to_one(std::string&) const override {}
 };
 
 // Decodes the byte-level alphabet and joins all strings. A string with other characters stays unchanged.
-struct ByteLevel;
-class ByteLevelStage final : public WholeStringStage<ByteLevel> {
+struct ByteLevelStep;
+class ByteLevelStage final : public WholeStringStage<ByteLevelStep> {
  public:
   using WholeStringStage::WholeStringStage;
   void string(std::string& text) override {
@@ -127,8 +127,8 @@ class ByteLevelStage final : public WholeStringStage<ByteLevel> {
  private:
   LossyUtf8 utf8_;
 };
-struct ByteLevel final : StepOf<ByteLevel, ByteLevelStage> {
-  explicit ByteLevel(const Field&) {}
+struct ByteLevelStep final : StepOf<ByteLevelStep, ByteLevelStage> {
+  explicit ByteLevelStep(const Field&) {}
   void apply_to_one(std::string& token) const override {
     if (auto bytes = byte_level_bytes(token)) token = *std::move(bytes);
   }
@@ -136,8 +136,8 @@ struct ByteLevel final : StepOf<ByteLevel, ByteLevelStage> {
 
 // "<0xE4>" is a byte. A run of bytes becomes text if all of it is UTF-8, otherwise one U+FFFD per byte. This is known
 // only at the end of the run.
-struct ByteFallback;
-class ByteFallbackStage final : public WholeStringStage<ByteFallback> {
+struct ByteFallbackStep;
+class ByteFallbackStage final : public WholeStringStage<ByteFallbackStep> {
  public:
   using WholeStringStage::WholeStringStage;
   void string(std::string& text) override;
@@ -157,8 +157,8 @@ class ByteFallbackStage final : public WholeStringStage<ByteFallback> {
   }
   std::string run_;
 };
-struct ByteFallback final : StepOf<ByteFallback, ByteFallbackStage> {
-  explicit ByteFallback(const Field&) {}
+struct ByteFallbackStep final : StepOf<ByteFallbackStep, ByteFallbackStage> {
+  explicit ByteFallbackStep(const Field&) {}
   static std::optional<char> byte_of(std::string_view token) {
     if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
     int value = 0;
@@ -177,7 +177,7 @@ struct ByteFallback final : StepOf<ByteFallback, ByteFallbackStage> {
   }
 };
 void ByteFallbackStage::string(std::string& text) {
-  if (const auto byte = ByteFallback::byte_of(text)) {
+  if (const auto byte = ByteFallbackStep::byte_of(text)) {
     run_.push_back(*byte);
     return;
   }
@@ -186,22 +186,22 @@ void ByteFallbackStage::string(std::string& text) {
 }
 
 // Removes up to `start` characters `content` from the start of each string, and up to `stop` from its end.
-struct Strip;
+struct StripStep;
 class StripStage final : public DecodeStage {
  public:
-  StripStage(const Strip& step, DecodeStage& next);
+  StripStage(const StripStep& step, DecodeStage& next);
   void fragment(std::string_view text) override;
   void end_string() override;
   void finish() override { next_.finish(); }
 
  private:
-  const Strip& step_;
+  const StripStep& step_;
   DecodeStage& next_;
   int64_t front_;     // characters still to remove at the start
   int64_t held_ = 0;  // trailing characters that may still be removed
 };
-struct Strip final : StepOf<Strip, StripStage> {
-  explicit Strip(const Field& field)
+struct StripStep final : StepOf<StripStep, StripStage> {
+  explicit StripStep(const Field& field)
       : front(field.at("start").integer(0, INT64_MAX)), end(field.at("stop").integer(0, INT64_MAX)) {
     append_utf8(content, field.at("content").character());
   }
@@ -209,7 +209,7 @@ struct Strip final : StepOf<Strip, StripStage> {
   std::string content;
   int64_t front, end;
 };
-StripStage::StripStage(const Strip& step, DecodeStage& next) : step_(step), next_(next), front_(step.front) {}
+StripStage::StripStage(const StripStep& step, DecodeStage& next) : step_(step), next_(next), front_(step.front) {}
 void StripStage::fragment(std::string_view text) {
   while (front_ > 0 && text.starts_with(step_.content)) {
     text.remove_prefix(step_.content.size());
@@ -233,10 +233,10 @@ void StripStage::end_string() {
 }
 
 // Replaces the replacement character with a space, or with nothing in the first string.
-struct Metaspace;
+struct MetaspaceStep;
 class MetaspaceStage final : public DecodeStage {
  public:
-  MetaspaceStage(const Metaspace& step, DecodeStage& next) : step_(step), next_(next) {}
+  MetaspaceStage(const MetaspaceStep& step, DecodeStage& next) : step_(step), next_(next) {}
   void fragment(std::string_view text) override;
   void end_string() override {
     first_ = false;
@@ -245,12 +245,12 @@ class MetaspaceStage final : public DecodeStage {
   void finish() override { next_.finish(); }
 
  private:
-  const Metaspace& step_;
+  const MetaspaceStep& step_;
   DecodeStage& next_;
   bool first_ = true;
 };
-struct Metaspace final : StepOf<Metaspace, MetaspaceStage> {
-  explicit Metaspace(const Field& field) {
+struct MetaspaceStep final : StepOf<MetaspaceStep, MetaspaceStage> {
+  explicit MetaspaceStep(const Field& field) {
     append_utf8(replacement, field.at("replacement").character());
     const auto scheme = field.find("prepend_scheme");
     prepends = scheme ? scheme->string() != "never" : field.boolean_or("add_prefix_space", true);
@@ -264,10 +264,10 @@ void MetaspaceStage::fragment(std::string_view text) {
 }
 
 // Replaces a literal while the string arrives. It holds back text that may be the start of a match.
-struct ReplaceLiteral;
+struct ReplaceLiteralStep;
 class ReplaceLiteralStage final : public DecodeStage {
  public:
-  ReplaceLiteralStage(const ReplaceLiteral& step, DecodeStage& next) : step_(step), next_(next) {}
+  ReplaceLiteralStage(const ReplaceLiteralStep& step, DecodeStage& next) : step_(step), next_(next) {}
   void fragment(std::string_view text) override;
   void end_string() override {
     next_.fragment(held_);
@@ -277,12 +277,13 @@ class ReplaceLiteralStage final : public DecodeStage {
   void finish() override { next_.finish(); }
 
  private:
-  const ReplaceLiteral& step_;
+  const ReplaceLiteralStep& step_;
   DecodeStage& next_;
   std::string held_;
 };
-struct ReplaceLiteral final : StepOf<ReplaceLiteral, ReplaceLiteralStage> {
-  ReplaceLiteral(std::string literal, std::string content) : literal(std::move(literal)), content(std::move(content)) {}
+struct ReplaceLiteralStep final : StepOf<ReplaceLiteralStep, ReplaceLiteralStage> {
+  ReplaceLiteralStep(std::string literal, std::string content)
+      : literal(std::move(literal)), content(std::move(content)) {}
   void apply_to_one(std::string& token) const override { token = replace_all(token, literal, content); }
   std::string literal, content;
 };
@@ -301,14 +302,14 @@ void ReplaceLiteralStage::fragment(std::string_view text) {
   held_ = std::string(rest.substr(rest.size() - keep));
 }
 
-struct ReplaceRegex;
-class ReplaceRegexStage final : public WholeStringStage<ReplaceRegex> {
+struct ReplaceRegexStep;
+class ReplaceRegexStage final : public WholeStringStage<ReplaceRegexStep> {
  public:
   using WholeStringStage::WholeStringStage;
   void string(std::string& text) override;
 };
-struct ReplaceRegex final : StepOf<ReplaceRegex, ReplaceRegexStage> {
-  ReplaceRegex(Pattern pattern, std::string content) : pattern(std::move(pattern)), content(std::move(content)) {}
+struct ReplaceRegexStep final : StepOf<ReplaceRegexStep, ReplaceRegexStage> {
+  ReplaceRegexStep(Pattern pattern, std::string content) : pattern(std::move(pattern)), content(std::move(content)) {}
   void apply_to_one(std::string& token) const override { token = pattern.replace(token, content); }
   Pattern pattern;
   std::string content;
@@ -319,9 +320,9 @@ std::unique_ptr<DecodeStep> load_replace(const Field& field) {
   Pattern pattern(field.at("pattern"));
   std::string content(field.at("content").string());
   if (const std::string* literal = pattern.literal()) {
-    return std::make_unique<ReplaceLiteral>(*literal, std::move(content));
+    return std::make_unique<ReplaceLiteralStep>(*literal, std::move(content));
   }
-  return std::make_unique<ReplaceRegex>(std::move(pattern), std::move(content));
+  return std::make_unique<ReplaceRegexStep>(std::move(pattern), std::move(content));
 }
 
 // The clean-up of English spacing used by WordPiece and CTC.
@@ -342,8 +343,8 @@ std::string clean_up(std::string text) {
 }
 
 // A string starts a new word unless it begins with the prefix.
-struct WordPiece;
-class WordPieceStage final : public WholeStringStage<WordPiece> {
+struct WordPieceStep;
+class WordPieceStage final : public WholeStringStage<WordPieceStep> {
  public:
   using WholeStringStage::WholeStringStage;
   void string(std::string& text) override;
@@ -351,8 +352,8 @@ class WordPieceStage final : public WholeStringStage<WordPiece> {
  private:
   bool first_ = true;
 };
-struct WordPiece final : StepOf<WordPiece, WordPieceStage> {
-  explicit WordPiece(const Field& field)
+struct WordPieceStep final : StepOf<WordPieceStep, WordPieceStage> {
+  explicit WordPieceStep(const Field& field)
       : prefix(field.at("prefix").string()), cleanup(field.at("cleanup").boolean()) {}
   std::string decode(std::string text, bool first) const {
     if (!first) text = text.starts_with(prefix) ? text.substr(prefix.size()) : behind_space(text);
@@ -368,8 +369,8 @@ void WordPieceStage::string(std::string& text) {
 }
 
 // Replaces the suffix with a space, or with nothing in the last string. So each string waits for the next one.
-struct Bpe;
-class BpeStage final : public WholeStringStage<Bpe> {
+struct BpeStep;
+class BpeStage final : public WholeStringStage<BpeStep> {
  public:
   using WholeStringStage::WholeStringStage;
   void string(std::string& text) override;
@@ -378,8 +379,8 @@ class BpeStage final : public WholeStringStage<Bpe> {
  private:
   std::optional<std::string> waiting_;
 };
-struct Bpe final : StepOf<Bpe, BpeStage> {
-  explicit Bpe(const Field& field) : suffix(field.at("suffix").string()) {}
+struct BpeStep final : StepOf<BpeStep, BpeStage> {
+  explicit BpeStep(const Field& field) : suffix(field.at("suffix").string()) {}
   void apply_to_one(std::string& token) const override { token = replace_all(token, suffix, " "); }
   std::string suffix;
 };
@@ -393,8 +394,8 @@ void BpeStage::finish() {
 }
 
 // CTC for speech: repeated strings count once, padding is dropped.
-struct Ctc;
-class CtcStage final : public WholeStringStage<Ctc> {
+struct CtcStep;
+class CtcStage final : public WholeStringStage<CtcStep> {
  public:
   using WholeStringStage::WholeStringStage;
   void string(std::string& text) override;
@@ -402,8 +403,8 @@ class CtcStage final : public WholeStringStage<Ctc> {
  private:
   std::optional<std::string> previous_;
 };
-struct Ctc final : StepOf<Ctc, CtcStage> {
-  explicit Ctc(const Field& field)
+struct CtcStep final : StepOf<CtcStep, CtcStage> {
+  explicit CtcStep(const Field& field)
       : pad(field.at("pad_token").string()),
         delimiter(field.at("word_delimiter_token").string()),
         cleanup(field.at("cleanup").boolean()) {}
@@ -426,20 +427,20 @@ std::unique_ptr<DecodeStep> configured(const Field& field) {
   return std::make_unique<T>(field);
 }
 
-struct Type {
+struct DecoderType {
   std::string_view name;
   std::unique_ptr<DecodeStep> (*load)(const Field&);
 };
-constexpr auto kTypes = std::to_array<Type>({
-    {"BPEDecoder", configured<Bpe>},
-    {"ByteFallback", configured<ByteFallback>},
-    {"ByteLevel", configured<ByteLevel>},
-    {"CTC", configured<Ctc>},
-    {"Fuse", configured<Fuse>},
-    {"Metaspace", configured<Metaspace>},
+constexpr auto kDecoders = std::to_array<DecoderType>({
+    {"BPEDecoder", configured<BpeStep>},
+    {"ByteFallback", configured<ByteFallbackStep>},
+    {"ByteLevel", configured<ByteLevelStep>},
+    {"CTC", configured<CtcStep>},
+    {"Fuse", configured<FuseStep>},
+    {"Metaspace", configured<MetaspaceStep>},
     {"Replace", load_replace},
-    {"Strip", configured<Strip>},
-    {"WordPiece", configured<WordPiece>},
+    {"Strip", configured<StripStep>},
+    {"WordPiece", configured<WordPieceStep>},
 });
 
 }  // namespace
@@ -448,7 +449,7 @@ Decoder::Decoder(const std::optional<Field>& field) {
   if (field) {
     load(*field);
   } else {
-    steps_.push_back(std::make_unique<Join>());
+    steps_.push_back(std::make_unique<JoinStep>());
   }
 }
 
@@ -459,8 +460,8 @@ void Decoder::load(const Field& field) {
     return;
   }
   const auto* known =
-      std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& t) { return t.name == type.string(); });
-  if (known == kTypes.end()) type.unsupported(fmt::format("unknown decoder \"{}\"", type.string()));
+      std::find_if(kDecoders.begin(), kDecoders.end(), [&](const DecoderType& t) { return t.name == type.string(); });
+  if (known == kDecoders.end()) type.unsupported(fmt::format("unknown decoder \"{}\"", type.string()));
   steps_.push_back(known->load(field));
 }
 

@@ -36,9 +36,9 @@ class Lowercase final : public Normalizer {
   void apply(std::string& text) const override { rewrite(text, append_lowercase); }
 };
 
-class Strip final : public Normalizer {
+class StripNormalizer final : public Normalizer {
  public:
-  explicit Strip(const Field& field)
+  explicit StripNormalizer(const Field& field)
       : left_(field.at("strip_left").boolean()), right_(field.at("strip_right").boolean()) {}
 
   void apply(std::string& text) const override {
@@ -112,7 +112,7 @@ class Replace final : public Normalizer {
   std::string content_;
 };
 
-class ByteLevel final : public Normalizer {
+class ByteLevelNormalizer final : public Normalizer {
  public:
   void apply(std::string& text) const override {
     std::string out;
@@ -122,9 +122,9 @@ class ByteLevel final : public Normalizer {
   }
 };
 
-class Bert final : public Normalizer {
+class BertNormalizer final : public Normalizer {
  public:
-  explicit Bert(const Field& field)
+  explicit BertNormalizer(const Field& field)
       : clean_(field.at("clean_text").boolean()),
         chinese_(field.at("handle_chinese_chars").boolean()),
         lowercase_(field.at("lowercase").boolean()),
@@ -198,13 +198,13 @@ std::unique_ptr<Normalizer> unicode(const Field&) {
   return std::make_unique<UnicodeNormalizer>(kForm);
 }
 
-struct Type {
+struct NormalizerType {
   std::string_view name;
   std::unique_ptr<Normalizer> (*load)(const Field&);
 };
-constexpr auto kTypes = std::to_array<Type>({
-    {"BertNormalizer", configured<Bert>},
-    {"ByteLevel", plain<ByteLevel>},
+constexpr auto kNormalizers = std::to_array<NormalizerType>({
+    {"BertNormalizer", configured<BertNormalizer>},
+    {"ByteLevel", plain<ByteLevelNormalizer>},
     {"Lowercase", plain<Lowercase>},
     {"NFC", unicode<NormalForm::kNfc>},
     {"NFD", unicode<NormalForm::kNfd>},
@@ -215,7 +215,7 @@ constexpr auto kTypes = std::to_array<Type>({
     {"Prepend", configured<Prepend>},
     {"Replace", configured<Replace>},
     {"Sequence", configured<Sequence>},
-    {"Strip", configured<Strip>},
+    {"Strip", configured<StripNormalizer>},
     {"StripAccents", plain<StripAccents>},
 });
 
@@ -223,7 +223,7 @@ constexpr auto kTypes = std::to_array<Type>({
 
 std::unique_ptr<Normalizer> load_normalizer(const Field& field) {
   const Field type = field.at("type");
-  for (const Type& known : kTypes) {
+  for (const NormalizerType& known : kNormalizers) {
     if (known.name == type.string()) return known.load(field);
   }
   type.unsupported(fmt::format("unknown normalizer \"{}\"", type.string()));

@@ -266,11 +266,11 @@ std::unique_ptr<PreTokenizer> configured(const Field& field) {
   return std::make_unique<T>(field);
 }
 
-struct Type {
+struct PreTokenizerType {
   std::string_view name;
   std::unique_ptr<PreTokenizer> (*load)(const Field&);
 };
-constexpr auto kTypes = std::to_array<Type>({
+constexpr auto kPreTokenizers = std::to_array<PreTokenizerType>({
     {"BertPreTokenizer", plain<Bert>},
     {"CharDelimiterSplit", configured<CharDelimiterSplit>},
     {"Digits", configured<Digits>},
@@ -305,9 +305,9 @@ PreTokenizers load_pretokenizers(const Field& field) {
       loaded.byte_level = last;
       continue;
     }
-    const auto* known =
-        std::find_if(kTypes.begin(), kTypes.end(), [&](const Type& t) { return t.name == type.string(); });
-    if (known == kTypes.end()) type.unsupported(fmt::format("unknown pre-tokenizer \"{}\"", type.string()));
+    const auto* known = std::find_if(kPreTokenizers.begin(), kPreTokenizers.end(),
+                                     [&](const PreTokenizerType& t) { return t.name == type.string(); });
+    if (known == kPreTokenizers.end()) type.unsupported(fmt::format("unknown pre-tokenizer \"{}\"", type.string()));
     loaded.steps.push_back(known->load(fields[i]));
   }
   return loaded;

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace sluice {
+namespace sluice::bytes_test {
 namespace {
 
 TEST(FormatBytes, UsesTheLargestBinaryUnit) {
@@ -17,4 +17,4 @@ TEST(FormatBytes, UsesTheLargestBinaryUnit) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::bytes_test

@@ -5,7 +5,7 @@
 
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::cgroup_test {
 namespace {
 
 constexpr size_t kMiB = 1u << 20;
@@ -122,4 +122,4 @@ TEST_F(Cgroup, AGroupOutsideOfTheMountIsTheMountedOne) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::cgroup_test

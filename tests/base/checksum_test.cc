@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace sluice {
+namespace sluice::checksum_test {
 namespace {
 
 std::vector<std::byte> random_bytes(size_t count) {
@@ -57,4 +57,4 @@ TEST(Checksum, LengthsOfZerosAndSwappedWordsAreDetected) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::checksum_test

@@ -16,7 +16,7 @@
 #include "sluice/error.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::file_mapping_test {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -111,4 +111,4 @@ TEST(FileMappingDeathTest, OtherBusErrorsKeepTheirEffect) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::file_mapping_test

@@ -6,7 +6,7 @@
 
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::folder_test {
 namespace {
 
 TEST(Folder, NamesAreSorted) {
@@ -27,4 +27,4 @@ TEST(Folder, WhatCannotBeReadIsToldApart) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::folder_test

@@ -6,7 +6,7 @@
 #include "sluice/error.h"
 #include "support/cpu_time.h"
 
-namespace sluice {
+namespace sluice::json_test {
 namespace {
 
 std::string error_of(std::string_view text, const JsonLimits& limits = {}) {
@@ -50,4 +50,4 @@ TEST(Json, ManyKeysTakeLinearTime) {
 TEST(Json, ValuesAreLimited) { EXPECT_NE(error_of("[1,2,3]", {.depth = 64, .values = 3}), ""); }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::json_test

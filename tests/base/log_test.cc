@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 
-namespace sluice {
+namespace sluice::log_test {
 namespace {
 
 using ::testing::EndsWith;
@@ -39,4 +39,4 @@ TEST(Log, JsonIsOneObjectPerLine) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::log_test

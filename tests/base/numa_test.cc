@@ -8,7 +8,7 @@
 
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::numa_test {
 namespace {
 
 TEST(Numa, ParsesListsOfCpus) {
@@ -43,4 +43,4 @@ TEST(Numa, MemoryInSharesIsUsable) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::numa_test

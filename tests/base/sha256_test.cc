@@ -5,7 +5,7 @@
 
 #include "base/build_id.h"
 
-namespace sluice {
+namespace sluice::sha256_test {
 namespace {
 
 TEST(Sha256, Examples) {
@@ -20,4 +20,4 @@ TEST(BuildId, IsAHash) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::sha256_test

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace sluice {
+namespace sluice::thread_pool_test {
 namespace {
 
 double cpu_seconds() {
@@ -162,4 +162,4 @@ TEST(ThreadPool, ScratchGrowsAndIsAligned) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::thread_pool_test

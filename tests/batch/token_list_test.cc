@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-namespace sluice {
+namespace sluice::token_list_test {
 namespace {
 
 TEST(TokenList, KeepsTokensInOrderHoweverManyThereAre) {
@@ -26,4 +26,4 @@ TEST(TokenList, KeepsTokensInOrderHoweverManyThereAre) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::token_list_test

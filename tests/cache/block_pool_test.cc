@@ -10,7 +10,7 @@
 #include <random>
 #include <set>
 
-namespace sluice {
+namespace sluice::block_pool_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -340,4 +340,4 @@ TEST_P(ModelTest, AgreesWithTheNaiveModel) {
 INSTANTIATE_TEST_SUITE_P(HashBits, ModelTest, ::testing::Values(256, 16, 3), ::testing::PrintToStringParamName());
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::block_pool_test

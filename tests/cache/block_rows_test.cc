@@ -8,7 +8,7 @@
 
 #include "cache/block_pool.h"
 
-namespace sluice {
+namespace sluice::block_rows_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -269,4 +269,4 @@ TEST(BlockRows, WhatIsFoundWasWrittenForThatGroupAndThoseTokens) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::block_rows_test

@@ -5,7 +5,7 @@
 
 #include <set>
 
-namespace sluice {
+namespace sluice::state_pool_test {
 namespace {
 
 TEST(StatePool, GivesEverySlotOnce) {
@@ -46,4 +46,4 @@ TEST(StatePool, WhatIsGivenBackIsFree) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::state_pool_test

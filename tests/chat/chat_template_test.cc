@@ -13,7 +13,7 @@
 
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::chat_template_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -241,4 +241,4 @@ TEST(ChatTemplateGoldens, RenderByteForByte) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::chat_template_test

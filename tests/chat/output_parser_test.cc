@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice {
+namespace sluice::output_parser_test {
 namespace {
 
 TEST(OutputParser, TextIsText) {
@@ -25,4 +25,4 @@ TEST(OutputParser, EventTextIsTheTextOnly) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::output_parser_test

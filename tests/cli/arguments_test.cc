@@ -21,7 +21,7 @@
 #include "cli/usage_error.h"
 #include "ops/device.h"
 
-namespace sluice::cli {
+namespace sluice::cli::arguments_test {
 namespace {
 
 using ::testing::Contains;
@@ -413,4 +413,4 @@ TEST(Arguments, GeneratedPagesHaveShortLines) {
 }
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::arguments_test

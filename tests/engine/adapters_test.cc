@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "engine/collect.h"
 
-namespace sluice {
+namespace sluice::adapters_test {
 namespace {
 
 using namespace testing;  // engine/collect.h
@@ -151,4 +151,4 @@ TEST(Adapters, AreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::adapters_test

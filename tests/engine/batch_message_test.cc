@@ -5,7 +5,7 @@
 
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::batch_message_test {
 namespace {
 
 Batch some_batch() {
@@ -46,4 +46,4 @@ TEST(BatchMessage, RefusesWhatIsNoBatch) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::batch_message_test

@@ -7,7 +7,7 @@
 
 #include "engine/collect.h"
 
-namespace sluice {
+namespace sluice::best_of_test {
 namespace {
 
 using testing::Choice;
@@ -96,4 +96,4 @@ TEST(BestOf, IsTheBestOfAllChoices) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::best_of_test

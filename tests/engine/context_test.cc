@@ -7,7 +7,7 @@
 #include "nn/attention/kv_cache.h"
 #include "scheduler/scheduler.h"
 
-namespace sluice {
+namespace sluice::context_test {
 namespace {
 
 constexpr int kStep = 512;  // tokens
@@ -45,4 +45,4 @@ TEST(Context, EveryOtherLayerSlides) { expect_more_context(26, 2, 1.9); }
 TEST(Context, OneOfManyLayersSeesEverything) { expect_more_context(64, 64, 5.0); }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::context_test

@@ -13,7 +13,7 @@
 #include "ops/ops.h"
 #include "ops/sample.h"
 
-namespace sluice {
+namespace sluice::device_test {
 namespace {
 
 using namespace testing;  // engine/collect.h
@@ -296,4 +296,4 @@ TEST(EngineOnADevice, StopsAndCancelsReachStepsInFlight) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::device_test

@@ -15,7 +15,7 @@
 #include "sluice/error.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::engine_test {
 namespace {
 
 using namespace testing;  // engine/collect.h
@@ -479,4 +479,4 @@ TEST(Engine, AnswersOverInt8CachesDoNotDependOnTheBatch) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::engine_test

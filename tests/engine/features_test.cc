@@ -16,7 +16,7 @@
 #include "grammar/source.h"
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::features_test {
 namespace {
 
 using namespace testing;  // engine/collect.h
@@ -335,4 +335,4 @@ TEST(JumpAhead, SavesSteps) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::features_test

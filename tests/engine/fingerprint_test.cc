@@ -10,7 +10,7 @@
 #include "engine/collect.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::fingerprint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -56,4 +56,4 @@ TEST(Fingerprint, FollowsContentsAndTypes) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::fingerprint_test

@@ -6,7 +6,7 @@
 
 #include <random>
 
-namespace sluice {
+namespace sluice::forced_tokens_test {
 namespace {
 
 using ::testing::IsEmpty;
@@ -113,4 +113,4 @@ TEST_F(ForcedTokensTest, FollowAnyToken) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::forced_tokens_test

@@ -10,7 +10,7 @@
 #include "grammar/hostile_grammars.h"
 #include "support/sanitized.h"
 
-namespace sluice {
+namespace sluice::hostile_grammars_test {
 namespace {
 
 using namespace testing;  // engine/collect.h
@@ -148,4 +148,4 @@ TEST(HostileGrammars, LeaveAPlainStreamItsPace) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::hostile_grammars_test

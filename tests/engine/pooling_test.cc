@@ -16,7 +16,7 @@
 #include "support/hashed_weights.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::pooling_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -262,4 +262,4 @@ TEST_F(PoolingEngineTest, EveryRequestEndsOnce) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::pooling_test

@@ -8,7 +8,7 @@
 #include "engine/special_text.h"
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::reasoning_test {
 namespace {
 
 using namespace testing;  // engine/collect.h
@@ -220,4 +220,4 @@ TEST(SpecialText, IsRemovedInEverySplit) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::reasoning_test

@@ -6,7 +6,7 @@
 
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::sampling_defaults_test {
 namespace {
 
 GenerationConfig checkpoint() {
@@ -61,4 +61,4 @@ TEST(SamplingDefaults, RefuseWhatIsNoDefault) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::sampling_defaults_test

@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace sluice {
+namespace sluice::stop_matcher_test {
 namespace {
 
 StopMatcher matcher_of(const std::vector<std::string>& stops, bool include) {
@@ -107,4 +107,4 @@ TEST(StopMatcher, UnarmedTextPassesAndCannotBeginAMatch) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::stop_matcher_test

@@ -10,7 +10,7 @@
 #include "sluice/error.h"
 #include "sluice/sampling_parameters.h"
 
-namespace sluice {
+namespace sluice::validate_test {
 namespace {
 
 constexpr int kVocab = 100;
@@ -61,4 +61,4 @@ TEST(SamplingParameters, RangesAreChecked) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::validate_test

@@ -12,7 +12,7 @@
 #include "sluice/error.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::checkpoint_test {
 namespace {
 
 using ::testing::AllOf;
@@ -188,4 +188,4 @@ TEST_F(CheckpointTest, BrokenFilesAreNamed) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::checkpoint_test

@@ -9,7 +9,7 @@
 #include "sluice/error.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::config_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -135,4 +135,4 @@ TEST(Config, FilesThatAreNoObjectAreCorrupt) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::config_test

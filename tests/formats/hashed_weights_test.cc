@@ -6,7 +6,7 @@
 #include "base/mmap.h"
 #include "support/temp_folder.h"
 
-namespace sluice::testing {
+namespace sluice::testing::hashed_weights_test {
 namespace {
 
 struct Golden {
@@ -33,4 +33,4 @@ TEST(HashedWeights, ValuesGivenInFullAreRoundedToBf16) {
 }
 
 }  // namespace
-}  // namespace sluice::testing
+}  // namespace sluice::testing::hashed_weights_test

@@ -16,7 +16,7 @@
 #include "support/sanitized.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::safetensors_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -278,4 +278,4 @@ TEST(SafetensorsWriter, AFolderThatIsNotThereIsNamed) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::safetensors_test

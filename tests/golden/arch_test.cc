@@ -13,7 +13,7 @@
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
 
-namespace sluice {
+namespace sluice::arch_test {
 namespace {
 
 // The largest error per architecture and way of computing, over all backends; printed after all tests.
@@ -175,4 +175,4 @@ INSTANTIATE_TEST_SUITE_P(All, Arch,
                          [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param)); });
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::arch_test

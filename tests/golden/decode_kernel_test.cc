@@ -17,7 +17,7 @@
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
 
-namespace sluice {
+namespace sluice::decode_kernel_test {
 namespace {
 
 class Programs : public ::testing::TestWithParam<std::string> {};
@@ -72,4 +72,4 @@ INSTANTIATE_TEST_SUITE_P(All, Programs, ::testing::ValuesIn(names()),
                          [](const auto& info) { return test_name(info.param, "decode_kernel"); });
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::decode_kernel_test

@@ -16,7 +16,7 @@
 #include "support/hashed_weights.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::embedding_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -168,4 +168,4 @@ INSTANTIATE_TEST_SUITE_P(All, Embedding,
                          [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param)); });
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::embedding_test

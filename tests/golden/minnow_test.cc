@@ -13,7 +13,7 @@
 #include "formats/safetensors.h"
 #include "support/sanitized.h"
 
-namespace sluice {
+namespace sluice::minnow_test {
 namespace {
 
 const std::string kGoldens = std::string(SLUICE_SOURCE_DIR) + "/tests/goldens/minnow/";
@@ -218,4 +218,4 @@ INSTANTIATE_TEST_SUITE_P(Models, Minnow, ::testing::Values("minnow-6m", "minnow-
                          [](const auto& info) { return std::string(info.param) == "minnow-6m" ? "base" : "draft"; });
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::minnow_test

@@ -10,7 +10,7 @@
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
 
-namespace sluice {
+namespace sluice::packed_cache_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -169,4 +169,4 @@ INSTANTIATE_TEST_SUITE_P(One, PackedCacheOfLlama, ::testing::Values("llama"),
                          [](const auto& info) { return test_name(info.param, ""); });
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::packed_cache_test

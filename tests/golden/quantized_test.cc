@@ -17,7 +17,7 @@
 #include "quant/nf4.h"
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::quantized_test {
 namespace {
 
 using testing::TempFolder;
@@ -748,4 +748,4 @@ TEST(Quantized, RefusesTensorsThatDoNotFitByName) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::quantized_test

@@ -12,7 +12,7 @@
 #include "golden/goldens.h"
 #include "golden/rank_threads.h"
 
-namespace sluice {
+namespace sluice::ranks_test {
 namespace {
 
 class Table : public ::testing::Environment {
@@ -132,4 +132,4 @@ INSTANTIATE_TEST_SUITE_P(All, RanksOfArch,
                          });
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::ranks_test

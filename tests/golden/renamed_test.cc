@@ -12,7 +12,7 @@
 #include "sluice/error.h"
 #include "support/hashed_weights.h"
 
-namespace sluice {
+namespace sluice::renamed_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -499,4 +499,4 @@ TEST(Renamed, OtherValuesOfThoseKeysAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::renamed_test

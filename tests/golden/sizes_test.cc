@@ -14,7 +14,7 @@
 #include "sluice/error.h"
 #include "support/sanitized.h"
 
-namespace sluice {
+namespace sluice::sizes_test {
 namespace {
 
 int64_t peak_memory_kib() {
@@ -89,4 +89,4 @@ INSTANTIATE_TEST_SUITE_P(All, Sizes, ::testing::ValuesIn(architectures()),
                          [](const auto& info) { return test_name(info.param, ""); });
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::sizes_test

@@ -16,7 +16,7 @@
 #include "support/hashed_weights.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::windows_test {
 namespace {
 
 class Windows : public ::testing::TestWithParam<std::string> {
@@ -158,4 +158,4 @@ INSTANTIATE_TEST_SUITE_P(Families, Windows,
                          [](const auto& info) { return test_name(info.param, "best"); });
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::windows_test

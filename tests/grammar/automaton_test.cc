@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "grammar/random_grammar.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::automaton_test {
 namespace {
 
 constexpr size_t kLongest = 5;
@@ -188,4 +188,4 @@ TEST(JsonString, RefusesWhatIsNoString) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::automaton_test

@@ -3,7 +3,7 @@
 
 #include "grammar/json_schema/close.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::close_objects_test {
 namespace {
 
 TEST(CloseObjects, DeclaredObjectsGetNoOtherProperties) {
@@ -39,4 +39,4 @@ TEST(CloseObjects, ComposedSchemasStayOpen) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::close_objects_test

@@ -4,7 +4,7 @@
 #include "grammar/source.h"
 #include "grammar/vocabulary_of.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::gbnf_test {
 namespace {
 
 bool accepts(const std::string& grammar, const std::string& text) {
@@ -64,4 +64,4 @@ TEST(Gbnf, RefusesByPlace) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::gbnf_test

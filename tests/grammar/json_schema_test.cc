@@ -11,7 +11,7 @@
 #include "grammar/source.h"
 #include "grammar/vocabulary_of.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::json_schema_test {
 namespace {
 
 struct Verdict {
@@ -179,4 +179,4 @@ TEST(JsonSchema, ItemsThatDifferAreRefusedOfEndlessSets) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::json_schema_test

@@ -4,7 +4,7 @@
 #include "grammar/source.h"
 #include "grammar/vocabulary_of.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::lark_test {
 namespace {
 
 std::shared_ptr<const Grammar> made(const std::string& grammar) {
@@ -135,4 +135,4 @@ TEST(Lark, RefusesByPlace) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::lark_test

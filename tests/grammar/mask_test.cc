@@ -7,7 +7,7 @@
 #include "grammar/random_grammar.h"
 #include "grammar/vocabulary_of.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::mask_test {
 namespace {
 
 // Compares the mask with accept() for every token; returns the tokens that are allowed.
@@ -209,4 +209,4 @@ TEST(FreeText, EndsAtTheFirstEnd) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::mask_test

@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace sluice::grammar::json_schema {
+namespace sluice::grammar::json_schema::numbers_test {
 namespace {
 
 // A number with up to three decimals, with some trailing zeros.
@@ -85,4 +85,4 @@ TEST(Numbers, EqualNumbersHaveSeveralSpellings) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar::json_schema
+}  // namespace sluice::grammar::json_schema::numbers_test

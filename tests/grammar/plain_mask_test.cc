@@ -7,7 +7,7 @@
 #include "grammar/source.h"
 #include "grammar/vocabulary_of.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::plain_mask_test {
 namespace {
 
 struct Case {
@@ -137,4 +137,4 @@ TEST(ForcedBytes, AreThoseThatMasksForce) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::plain_mask_test

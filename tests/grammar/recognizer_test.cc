@@ -6,7 +6,7 @@
 #include "grammar/random_grammar.h"
 #include "grammar/vocabulary_of.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::recognizer_test {
 namespace {
 
 TEST(Recognizer, AcceptsExactlyTheTextsOfRandomGrammars) {
@@ -161,4 +161,4 @@ TEST(Matcher, WorksInSeveralThreads) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::recognizer_test

@@ -8,7 +8,7 @@
 
 #include "grammar/automaton.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::regex_test {
 namespace {
 
 // ECMA 262 as PCRE2 has it: "$" only at the very end, [] and [^] as sets.
@@ -162,4 +162,4 @@ TEST(Regex, TakesPythonsForms) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::regex_test

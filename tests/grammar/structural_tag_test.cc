@@ -4,7 +4,7 @@
 #include "grammar/source.h"
 #include "grammar/vocabulary_of.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::structural_tag_test {
 namespace {
 
 std::shared_ptr<const Grammar> made(const std::string& tag) {
@@ -117,4 +117,4 @@ TEST(StructuralTag, RefusesByPath) {
 }
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::structural_tag_test

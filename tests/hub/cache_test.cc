@@ -11,7 +11,7 @@
 #include "sluice/error.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::cache_test {
 namespace {
 
 using ::testing::AllOf;
@@ -120,4 +120,4 @@ TEST(HubName, TypesAndRevisions) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::cache_test

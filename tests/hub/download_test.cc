@@ -16,7 +16,7 @@
 #include "sluice/error.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::download_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -426,4 +426,4 @@ TEST(ChooseFiles, WhatAModelNeeds) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::download_test

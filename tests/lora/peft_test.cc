@@ -10,7 +10,7 @@
 #include "lora/adapter.h"
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::peft_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -153,4 +153,4 @@ TEST(Peft, RefusesTensorsByName) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::peft_test

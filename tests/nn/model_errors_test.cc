@@ -10,7 +10,7 @@
 #include "support/hashed_weights.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::model_errors_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -290,4 +290,4 @@ TEST(ModelErrors, TensorsAreNamed) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::model_errors_test

@@ -2,7 +2,7 @@
 // are bit-identical under other batches, chunks, block tables and thread counts.
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::attention_test {
 namespace {
 
 struct Config {
@@ -506,4 +506,4 @@ TEST_P(AttentionTest, NanOfLatentCachesStaysInItsSequence) {
 SLUICE_FOR_EVERY_BACKEND(AttentionTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::attention_test

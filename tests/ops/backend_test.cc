@@ -2,7 +2,7 @@
 #include "ops/testing.h"
 #include "sluice/error.h"
 
-namespace sluice::ops {
+namespace sluice::ops::backend_test {
 namespace {
 
 TEST(Backend, EveryBackendFillsEverySlot) {
@@ -98,4 +98,4 @@ TEST(Backend, QueuesOfDevicesRunBesideEachOther) {
 }
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::backend_test

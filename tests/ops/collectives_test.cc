@@ -6,7 +6,7 @@
 #include "parallel/communicator.h"
 #include "parallel/share.h"
 
-namespace sluice::ops {
+namespace sluice::ops::collectives_test {
 namespace {
 
 struct Rank {
@@ -114,4 +114,4 @@ TEST(Collectives, SharesCoverEverythingOnce) {
 }
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::collectives_test

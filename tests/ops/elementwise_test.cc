@@ -3,7 +3,7 @@
 
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::elementwise_test {
 namespace {
 
 constexpr Activation kAll[] = {Activation::kSilu, Activation::kGelu,    Activation::kGeluTanh,
@@ -302,4 +302,4 @@ TEST_P(ElementwiseTest, RopeStore) {
 SLUICE_FOR_EVERY_BACKEND(ElementwiseTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::elementwise_test

@@ -5,7 +5,7 @@
 #include "ops/testing.h"
 #include "quant/groups.h"
 
-namespace sluice::ops {
+namespace sluice::ops::experts_test {
 namespace {
 
 struct Packed : Weight {
@@ -445,4 +445,4 @@ TEST_P(ExpertsTest, LatentStoreMatchesTheReference) {
 SLUICE_FOR_EVERY_BACKEND(ExpertsTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::experts_test

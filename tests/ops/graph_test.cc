@@ -2,7 +2,7 @@
 // Compares with the same ops called one by one and with the reference.
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::graph_test {
 namespace {
 
 struct Sizes {
@@ -217,4 +217,4 @@ TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
 SLUICE_FOR_EVERY_BACKEND(GraphTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::graph_test

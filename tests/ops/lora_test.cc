@@ -1,7 +1,7 @@
 // Low-rank changes by adapters, of every backend against the reference.
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::lora_test {
 namespace {
 
 class LoraTest : public OpsTest {};
@@ -131,4 +131,4 @@ TEST_P(LoraTest, RowsAreIndependent) {
 SLUICE_FOR_EVERY_BACKEND(LoraTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::lora_test

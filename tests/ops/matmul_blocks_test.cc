@@ -8,7 +8,7 @@
 #include "quant/nf4.h"
 #include "sluice/error.h"
 
-namespace sluice::ops {
+namespace sluice::ops::matmul_blocks_test {
 namespace {
 
 // Returns the block formats that a backend has matmuls for.
@@ -310,4 +310,4 @@ TEST_P(MatmulBlocksTest, EmbedsRows) {
 SLUICE_FOR_EVERY_BACKEND(MatmulBlocksTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::matmul_blocks_test

@@ -2,7 +2,7 @@
 // in batches of other sizes, and with other numbers of threads.
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::matmul_test {
 namespace {
 
 constexpr DType kTypes[] = {&kFloat32, &kBFloat16, &kFloat16};
@@ -150,4 +150,4 @@ TEST_P(MatmulTest, NanStaysInItsRow) {
 SLUICE_FOR_EVERY_BACKEND(MatmulTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::matmul_test

@@ -1,7 +1,7 @@
 // Queues of every backend: copies to and from pinned memory run in order.
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::memory_test {
 namespace {
 
 class MemoryTest : public testing::TestWithParam<const Backend*> {};
@@ -38,4 +38,4 @@ TEST_P(MemoryTest, CopiesBothWaysInOrder) {
 SLUICE_FOR_EVERY_BACKEND(MemoryTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::memory_test

@@ -2,7 +2,7 @@
 // a sequence's bits.
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::pooling_test {
 namespace {
 
 constexpr Pooling kAll[] = {Pooling::kFirst,        Pooling::kLast, Pooling::kMean,
@@ -66,4 +66,4 @@ TEST_P(PoolingTest, SequencesKeepTheirBits) {
 SLUICE_FOR_EVERY_BACKEND(PoolingTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::pooling_test

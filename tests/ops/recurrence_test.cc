@@ -5,7 +5,7 @@
 
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::recurrence_test {
 namespace {
 
 // An op over named inputs: fp32 tensors with a row per token.
@@ -328,4 +328,4 @@ TEST_P(RecurrenceTest, SoftplusIsAccurateOverTheWholeRange) {
 SLUICE_FOR_EVERY_BACKEND(RecurrenceTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::recurrence_test

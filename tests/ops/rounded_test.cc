@@ -5,7 +5,7 @@
 #include "ops/testing.h"
 #include "quant/groups.h"
 
-namespace sluice::ops {
+namespace sluice::ops::rounded_test {
 namespace {
 
 constexpr DType kRounded[] = {&kBFloat16, &kFloat16, &kFloat8E4M3};
@@ -487,4 +487,4 @@ TEST(Rounded, RowsThatNoProductGivesAreRefused) {
 SLUICE_FOR_EVERY_BACKEND(RoundedTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::rounded_test

@@ -7,7 +7,7 @@
 #include "ops/sample_chain.h"
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::sample_test {
 namespace {
 
 class SampleTest : public OpsTest {
@@ -543,4 +543,4 @@ TEST_P(SampleTest, SampledTokensAreTakenWhereTheyAreAskedFor) {
 SLUICE_FOR_EVERY_BACKEND(SampleTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::sample_test

@@ -6,7 +6,7 @@
 #include "ops/sampler_reference.h"
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::sampler_chain_test {
 namespace {
 
 using Chain = std::vector<SamplerStep>;
@@ -141,4 +141,4 @@ TEST_P(SamplerChainTest, SeveralSamplers) {
 SLUICE_FOR_EVERY_BACKEND(SamplerChainTest);
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::sampler_chain_test

@@ -3,7 +3,7 @@
 
 #include "ops/testing.h"
 
-namespace sluice::ops {
+namespace sluice::ops::timed_test {
 namespace {
 
 // A clock that advances by one second at every read.
@@ -49,4 +49,4 @@ TEST(Timed, CountsCallsTimeAndBytes) {
 }
 
 }  // namespace
-}  // namespace sluice::ops
+}  // namespace sluice::ops::timed_test

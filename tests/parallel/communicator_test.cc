@@ -18,7 +18,7 @@
 
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::communicator_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -270,4 +270,4 @@ TEST(Communicator, JoiningIsChecked) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::communicator_test

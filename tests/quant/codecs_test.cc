@@ -14,7 +14,7 @@
 #include "base/registry.h"
 #include "quant/all.h"
 
-namespace sluice {
+namespace sluice::codecs_test {
 namespace {
 
 template <class T>
@@ -143,4 +143,4 @@ TEST(Registry, KnowsTypesByNameAndByNumber) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::codecs_test

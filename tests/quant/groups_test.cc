@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-namespace sluice::quant {
+namespace sluice::quant::groups_test {
 namespace {
 
 // Value of an E4M3 code by definition.
@@ -110,4 +110,4 @@ TYPED_TEST(GroupTest, HoldsScalesOfSixteenBitsExactly) {
 }
 
 }  // namespace
-}  // namespace sluice::quant
+}  // namespace sluice::quant::groups_test

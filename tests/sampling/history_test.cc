@@ -10,7 +10,7 @@
 #include <random>
 #include <set>
 
-namespace sluice {
+namespace sluice::history_test {
 namespace {
 
 using Tokens = std::vector<TokenId>;
@@ -131,4 +131,4 @@ TEST(History, ASamplerThatIsNotListedIsOff) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::history_test

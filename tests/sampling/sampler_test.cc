@@ -20,7 +20,7 @@
 // Parameters are designated initialisers; omitted fields have their defaults.
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
-namespace sluice {
+namespace sluice::sampler_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -572,4 +572,4 @@ TEST(Sampler, MasksOfOneGrammarAreFilledOneByOne) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::sampler_test

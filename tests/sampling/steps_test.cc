@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-namespace sluice {
+namespace sluice::steps_test {
 namespace {
 
 using enum ops::SamplerKind;
@@ -96,4 +96,4 @@ TEST(Steps, AdaptivePRemembersProbabilities) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::steps_test

@@ -7,7 +7,7 @@
 
 #include "lora/adapter.h"
 
-namespace sluice {
+namespace sluice::adapter_slots_test {
 namespace {
 
 using Placed = std::vector<std::pair<const Adapter*, int>>;
@@ -35,4 +35,4 @@ TEST(AdapterSlots, TheOneTakenLongestAgoGivesWay) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::adapter_slots_test

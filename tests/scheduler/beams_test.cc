@@ -8,7 +8,7 @@
 #include "scheduler/fake_model.h"
 #include "scheduler/requests.h"
 
-namespace sluice {
+namespace sluice::beams_test {
 namespace {
 
 constexpr int kVocab = 12;
@@ -164,4 +164,4 @@ TEST(Beams, ShareTheBlocksOfTheirPrompt) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::beams_test

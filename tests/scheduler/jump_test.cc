@@ -6,7 +6,7 @@
 #include "scheduler/requests.h"
 #include "scheduler/scheduler.h"
 
-namespace sluice {
+namespace sluice::jump_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -288,4 +288,4 @@ TEST_F(JumpTest, APreemptedSequenceKeepsItsForcedTokens) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::jump_test

@@ -6,7 +6,7 @@
 #include "scheduler/requests.h"
 #include "scheduler/scheduler.h"
 
-namespace sluice {
+namespace sluice::overlap_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -192,4 +192,4 @@ TEST_F(OverlapTest, SnapshotsOfARecurrentModelAreTakenBeforeItsStateMovesOn) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::overlap_test

@@ -8,7 +8,7 @@
 
 #include "scheduler/requests.h"
 
-namespace sluice {
+namespace sluice::scheduler_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -632,4 +632,4 @@ TEST_F(SchedulerTest, SeedsComeFromTheRequestOrItsArrival) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::scheduler_test

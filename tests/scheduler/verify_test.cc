@@ -6,7 +6,7 @@
 #include "scheduler/requests.h"
 #include "scheduler/scheduler.h"
 
-namespace sluice {
+namespace sluice::verify_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -193,4 +193,4 @@ TEST_F(VerifyTest, AFaultAfterAcceptedTokensKeepsThem) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::verify_test

@@ -2,7 +2,7 @@
 // each.
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::bad_requests_test {
 namespace {
 
 struct Row {
@@ -454,4 +454,4 @@ TEST_F(BadRequests, WordingsAreOpenAis) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::bad_requests_test

@@ -3,7 +3,7 @@
 
 #include "server/server_fixture.h"
 
-namespace sluice::server {
+namespace sluice::server::endpoint_test {
 namespace {
 
 const Dialect kPlain{.name = "test-plain", .error_body = [](const ApiError& error) {
@@ -87,4 +87,4 @@ TEST_F(Endpoints, RefusalsOfKeysAreInTheirDialect) {
 }
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::endpoint_test

@@ -3,7 +3,7 @@
 
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::loading_test {
 namespace {
 
 class LoadingTest : public ServerTest {
@@ -79,4 +79,4 @@ TEST_F(LoadingTest, WhatCannotBeUsedIsReportedBeforeTheLoad) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::loading_test

@@ -4,7 +4,7 @@
 #include "server/api.h"
 #include "server/server_fixture.h"
 
-namespace sluice::server {
+namespace sluice::server::models_test {
 namespace {
 
 TEST(Models, NamesAndAliases) {
@@ -102,4 +102,4 @@ TEST(Models, WithoutAModelRequestsAreAnswered) {
 }
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::models_test

@@ -9,7 +9,7 @@
 #include "server/endpoint.h"
 #include "server_fixture.h"
 
-namespace sluice::server {
+namespace sluice::server::openapi_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -81,4 +81,4 @@ TEST_F(OpenApiTest, CanBeTurnedOff) {
 }
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openapi_test

@@ -6,7 +6,7 @@
 #include "server/loading.h"
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::page_test {
 namespace {
 
 using server::page_files;
@@ -80,4 +80,4 @@ TEST_F(PageTest, IsServedWhileTheModelLoads) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::page_test

@@ -8,7 +8,7 @@
 
 #include "server/errors.h"
 
-namespace sluice::server {
+namespace sluice::server::parameters_test {
 namespace {
 
 using Type = Parameter::Type;
@@ -135,4 +135,4 @@ TEST(Parameters, PathsAreText) {
 }
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::parameters_test

@@ -3,7 +3,7 @@
 
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::pooling_test {
 namespace {
 
 class Pooling : public ServerTest {
@@ -169,4 +169,4 @@ TEST_F(Pooling, ShutdownAnswersWhatIsOpen) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::pooling_test

@@ -4,7 +4,7 @@
 #include "server/server_fixture.h"
 #include "sluice/sampling_parameters.h"
 
-namespace sluice {
+namespace sluice::sampling_fields_test {
 namespace {
 
 using Row = SamplingParameter;
@@ -82,4 +82,4 @@ TEST_F(SamplingFields, ListsOfTexts) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::sampling_fields_test

@@ -9,7 +9,7 @@
 #include "server/server_fixture.h"
 #include "sluice/version.h"
 
-namespace sluice {
+namespace sluice::server_test {
 namespace {
 
 constexpr std::string_view kKey = "sk-Test-Key-1";
@@ -784,4 +784,4 @@ TEST_F(ServerTest, OptionsThatDoNotDo) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::server_test

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <string>
 
-namespace sluice::server {
+namespace sluice::server::startup_test {
 namespace {
 
 // Runs a check in a process of its own; true if it returns true.
@@ -95,4 +95,4 @@ TEST(Startup, WarnsAboutKeysThatOthersMayRead) {
 }
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::startup_test

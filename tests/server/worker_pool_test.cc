@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace sluice::server {
+namespace sluice::server::worker_pool_test {
 namespace {
 
 using Size = WorkerPool::Size;
@@ -58,4 +58,4 @@ TEST(WorkerPool, ATaskThatThrowsEndsAlone) {
 }
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::worker_pool_test

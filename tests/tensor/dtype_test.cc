@@ -13,7 +13,7 @@
 
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::dtype_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -200,4 +200,4 @@ TEST(EightBits, RoundToTheNearestAndSaturate) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::dtype_test

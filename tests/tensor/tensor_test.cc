@@ -9,7 +9,7 @@
 
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::tensor_test {
 namespace {
 
 constexpr TypeInfo kBlocks{"blocks", 32, 18, ""};
@@ -165,4 +165,4 @@ TEST(ArenaDeathTest, APlanThatWasWrongIsABug) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tensor_test

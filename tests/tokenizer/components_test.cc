@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "tokenizer/tokenizer.h"
 
-namespace sluice {
+namespace sluice::components_test {
 namespace {
 
 using Ids = std::vector<TokenId>;
@@ -52,4 +52,4 @@ TEST(TokenizerComponents, DoWhatHuggingFacesDo) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::components_test

@@ -14,7 +14,7 @@
 #include "tokenizer/files/sentencepiece_file.h"
 #include "tokenizer/tokenizer.h"
 
-namespace sluice {
+namespace sluice::folder_test {
 namespace {
 
 using sluice::testing::TempFolder;
@@ -273,4 +273,4 @@ TEST(TokenizerFolder, BrokenSentencePieceModels) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::folder_test

@@ -8,12 +8,12 @@
 #include "base/json.h"
 #include "tokenizer/tokenizer.h"
 
-namespace sluice {
+namespace sluice::golden_test {
 namespace {
 
 const std::string kGoldens = SLUICE_SOURCE_DIR "/tests/goldens/tokenizer/";
 
-class TokenizerGolden : public testing::TestWithParam<const char*> {
+class TokenizerGolden : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     const std::string folder = kGoldens + GetParam();
@@ -60,10 +60,10 @@ TEST_P(TokenizerGolden, DecodesAsAStream) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerGolden,
-                         testing::Values("bytelevel-deepseek", "bytelevel-digits-added", "bytelevel-gpt2",
-                                         "bytelevel-llama3", "bytelevel-o200k", "spm-bpe-gemma", "spm-bpe-llama2",
-                                         "spm-metaspace-first", "unigram-t5", "unigram-xlmr", "wordpiece-bert-cased",
-                                         "wordpiece-bert-uncased"),
+                         ::testing::Values("bytelevel-deepseek", "bytelevel-digits-added", "bytelevel-gpt2",
+                                           "bytelevel-llama3", "bytelevel-o200k", "spm-bpe-gemma", "spm-bpe-llama2",
+                                           "spm-metaspace-first", "unigram-t5", "unigram-xlmr", "wordpiece-bert-cased",
+                                           "wordpiece-bert-uncased"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = c == '-' ? '_' : c;
@@ -71,4 +71,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerGolden,
                          });
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::golden_test

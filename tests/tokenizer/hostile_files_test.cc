@@ -8,7 +8,7 @@
 #include "sluice/error.h"
 #include "tokenizer/tokenizer.h"
 
-namespace sluice {
+namespace sluice::hostile_files_test {
 namespace {
 
 std::string bpe(std::string_view vocab, std::string_view merges = "[]", std::string_view more = "") {
@@ -194,4 +194,4 @@ TEST(HostileRequests, DeepBacktrackingHasStackEnough) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::hostile_files_test

@@ -14,7 +14,7 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
-namespace sluice {
+namespace sluice::properties_test {
 namespace {
 
 using Ids = std::vector<TokenId>;
@@ -230,4 +230,4 @@ TEST(LossyUtf8, ReplacesAsRustDoesInAnyChunks) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::properties_test

@@ -10,7 +10,7 @@
 #include "support/cpu_time.h"
 #include "tokenizer/tokenizer.h"
 
-namespace sluice {
+namespace sluice::speed_test {
 namespace {
 
 std::string repeated(const std::string& unit, size_t bytes) {
@@ -36,7 +36,7 @@ const std::pair<const char*, std::string> kUnits[] = {
     {"begins of special tokens", "<|im_start"},
 };
 
-class TokenizerSpeed : public testing::TestWithParam<const char*> {};
+class TokenizerSpeed : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TokenizerSpeed, IsLinear) {
   const auto t = Tokenizer::from_file(SLUICE_SOURCE_DIR + std::string(GetParam()));
@@ -63,13 +63,13 @@ TEST_P(TokenizerSpeed, IsLinear) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerSpeed,
-                         testing::Values("/models/minnow-6m/tokenizer.json",
-                                         "/tests/goldens/tokenizer/bytelevel-deepseek/tokenizer.json",
-                                         "/tests/goldens/tokenizer/bytelevel-o200k/tokenizer.json",
-                                         "/tests/goldens/tokenizer/spm-bpe-gemma/tokenizer.json",
-                                         "/tests/goldens/tokenizer/spm-bpe-llama2/tokenizer.json",
-                                         "/tests/goldens/tokenizer/unigram-t5/tokenizer.json",
-                                         "/tests/goldens/tokenizer/wordpiece-bert-uncased/tokenizer.json"));
+                         ::testing::Values("/models/minnow-6m/tokenizer.json",
+                                           "/tests/goldens/tokenizer/bytelevel-deepseek/tokenizer.json",
+                                           "/tests/goldens/tokenizer/bytelevel-o200k/tokenizer.json",
+                                           "/tests/goldens/tokenizer/spm-bpe-gemma/tokenizer.json",
+                                           "/tests/goldens/tokenizer/spm-bpe-llama2/tokenizer.json",
+                                           "/tests/goldens/tokenizer/unigram-t5/tokenizer.json",
+                                           "/tests/goldens/tokenizer/wordpiece-bert-uncased/tokenizer.json"));
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::speed_test

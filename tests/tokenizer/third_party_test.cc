@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "tokenizer/tokenizer.h"
 
-namespace sluice {
+namespace sluice::third_party_test {
 namespace {
 
 std::string read(const std::string& path) {
@@ -69,4 +69,4 @@ TEST(ThirdPartyTokenizers, Llama3) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::third_party_test

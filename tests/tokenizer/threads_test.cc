@@ -11,7 +11,7 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
-namespace sluice {
+namespace sluice::threads_test {
 namespace {
 
 using tokenizer::Regex;
@@ -105,4 +105,4 @@ TEST(Threads, TheFirstErrorIsThrownWhenAllHaveEnded) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::threads_test

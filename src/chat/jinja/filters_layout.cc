@@ -212,7 +212,7 @@ Value json(Runtime& rt, const Value& value, const Args& args) {
   return rt.string(to_json(rt, value, args.find(0), args.find(1), args.find(2), args.find(3)));
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kLayoutFilters[] = {
     {"indent", "width= first= blank=", indent},
     {"truncate", "length= killwords= end= leeway=", truncate},
     {"wordwrap", "width= break_long_words= wrapstring= break_on_hyphens=", word_wrap},
@@ -221,6 +221,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> layout_filters() { return kFilters; }
+std::span<const Builtin> layout_filters() { return kLayoutFilters; }
 
 }  // namespace sluice::jinja

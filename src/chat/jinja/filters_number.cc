@@ -167,7 +167,7 @@ Value file_size(Runtime& rt, const Value& value, const Args& args) {
   return rt.string(fmt::format("{:.1f} {}{}B", base * *bytes / unit, prefix, binary_units ? "i" : ""));
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kNumberFilters[] = {
     {"abs", "", absolute},
     {"float", "default=", to_float},
     {"int", "default= base=", to_int},
@@ -177,6 +177,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> number_filters() { return kFilters; }
+std::span<const Builtin> number_filters() { return kNumberFilters; }
 
 }  // namespace sluice::jinja

@@ -76,7 +76,7 @@ Value select(Runtime& rt, const Value& value, const Args& args) {
   });
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kSelectFilters[] = {
     {"map", "* **", map},
     {"select", "* **", select<true, false>},
     {"reject", "* **", select<false, false>},
@@ -86,6 +86,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> selection_filters() { return kFilters; }
+std::span<const Builtin> selection_filters() { return kSelectFilters; }
 
 }  // namespace sluice::jinja

@@ -289,7 +289,7 @@ Value slice_columns(Runtime& rt, const Value& value, const Args& args) {
   });
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kSequenceFilters[] = {
     {"attr", "name", attribute},
     {"batch", "linecount fill_with=", batch},
     {"count", "", count_items},
@@ -314,6 +314,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> sequence_filters() { return kFilters; }
+std::span<const Builtin> sequence_filters() { return kSequenceFilters; }
 
 }  // namespace sluice::jinja

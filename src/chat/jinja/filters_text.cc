@@ -242,7 +242,7 @@ Value strip_tags(Runtime& rt, const Value& value, const Args&) {
   return rt.string(unescape_html(rt, joined));
 }
 
-constexpr Builtin kFilters[] = {
+constexpr Builtin kTextFilters[] = {
     {"capitalize", "", change<text::capitalize>},
     {"lower", "", change<text::lower>},
     {"upper", "", change<text::upper>},
@@ -264,6 +264,6 @@ constexpr Builtin kFilters[] = {
 
 }  // namespace
 
-std::span<const Builtin> text_filters() { return kFilters; }
+std::span<const Builtin> text_filters() { return kTextFilters; }
 
 }  // namespace sluice::jinja

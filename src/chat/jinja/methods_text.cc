@@ -19,7 +19,7 @@ std::string inserted(Runtime& rt, const Value& self, const Value& argument, std:
 }
 
 template <std::string (*kChange)(std::string_view)>
-Value change(Runtime& rt, const Value& self, const Args&) {
+Value changed(Runtime& rt, const Value& self, const Args&) {
   rt.heap.expect(self.text().size());
   rt.spend_unicode(self.text().size());
   return like(rt, self, kChange(self.text()));
@@ -44,7 +44,7 @@ Value list_of(Runtime& rt, const Value& self, const std::vector<std::string_view
   return rt.list(std::move(out));
 }
 
-size_t most_pieces(const Runtime& rt) {
+size_t most_pieces_of_text(const Runtime& rt) {
   return std::min<size_t>(rt.fuel_left(), rt.heap.available() / (sizeof(Str) + 2 * sizeof(Value)));
 }
 
@@ -54,19 +54,19 @@ Value split(Runtime& rt, const Value& self, const Args& args) {
   rt.spend_copy(2 * self.text().size());
   if (!args.given(0)) {
     return list_of(rt, self,
-                   kFromRight ? text::rsplit(self.text(), limit, most_pieces(rt))
-                              : text::split(self.text(), limit, most_pieces(rt)));
+                   kFromRight ? text::rsplit(self.text(), limit, most_pieces_of_text(rt))
+                              : text::split(self.text(), limit, most_pieces_of_text(rt)));
   }
   const std::string_view separator = expect_text(rt, args[0], "the separator of split");
   if (separator.empty()) rt.fail("empty separator");
   return list_of(rt, self,
-                 kFromRight ? text::rsplit(self.text(), separator, limit, most_pieces(rt))
-                            : text::split(self.text(), separator, limit, most_pieces(rt)));
+                 kFromRight ? text::rsplit(self.text(), separator, limit, most_pieces_of_text(rt))
+                            : text::split(self.text(), separator, limit, most_pieces_of_text(rt)));
 }
 
 Value split_lines(Runtime& rt, const Value& self, const Args& args) {
   rt.spend_scan(self.text().size());
-  return list_of(rt, self, text::splitlines(self.text(), args.find(0) && truthy(args[0]), most_pieces(rt)));
+  return list_of(rt, self, text::splitlines(self.text(), args.find(0) && truthy(args[0]), most_pieces_of_text(rt)));
 }
 
 template <bool kFromRight>
@@ -156,7 +156,7 @@ Value remove_affix(Runtime& rt, const Value& self, const Args& args) {
   return like(rt, self, s);
 }
 
-Value replace(Runtime& rt, const Value& self, const Args& args) {
+Value replace_method(Runtime& rt, const Value& self, const Args& args) {
   const std::string_view old = expect_text(rt, args[0], "the first argument of replace");
   const std::string with = inserted(rt, self, args[1], "the second argument of replace");
   const int64_t limit = args.find(2) ? expect_int(rt, args[2], "count") : -1;
@@ -168,7 +168,7 @@ Value replace(Runtime& rt, const Value& self, const Args& args) {
   return like(rt, self, text::replace(self.text(), old, with, limit));
 }
 
-Value join(Runtime& rt, const Value& self, const Args& args) {
+Value join_method(Runtime& rt, const Value& self, const Args& args) {
   std::string out;
   Cursor cursor(rt, args[0]);
   int64_t i = 0;
@@ -186,7 +186,7 @@ Value join(Runtime& rt, const Value& self, const Args& args) {
   return like(rt, self, std::move(out));
 }
 
-Value format(Runtime& rt, const Value& self, const Args& args) {
+Value format_method(Runtime& rt, const Value& self, const Args& args) {
   Dict named;
   for (const auto& [name, value] : args.named()) named.set(rt.string(name), value);
   return like(rt, self, format_braces(rt, self.text(), args.rest(), named, self.is_safe()));
@@ -294,15 +294,15 @@ Value is_identifier(Runtime& rt, const Value& self, const Args&) {
 Value refuse(Runtime& rt, const Value&, const Args&) { rt.fail("encode, maketrans and translate are not supported"); }
 
 constexpr Builtin kMethods[] = {
-    {"capitalize", "", change<text::capitalize>},
-    {"casefold", "", change<text::casefold>},
+    {"capitalize", "", changed<text::capitalize>},
+    {"casefold", "", changed<text::casefold>},
     {"center", "/ width fillchar=", justify<Place::kCenter>},
     {"count", "/ sub start= end=", count},
     {"encode", "* **", refuse},
     {"endswith", "/ suffix start= end=", has_affix<true>},
     {"expandtabs", "tabsize=", expand_tabs},
     {"find", "/ sub start= end=", find<false>},
-    {"format", "* **", format},
+    {"format", "* **", format_method},
     {"format_map", "/ mapping", format_map},
     {"index", "/ sub start= end=", index<false>},
     {"isalnum", "", all_are<text::is_alnum>},
@@ -317,15 +317,15 @@ constexpr Builtin kMethods[] = {
     {"isspace", "", all_are<text::is_space>},
     {"istitle", "", is_title},
     {"isupper", "", is_case<true>},
-    {"join", "/ iterable", join},
+    {"join", "/ iterable", join_method},
     {"ljust", "/ width fillchar=", justify<Place::kLeft>},
-    {"lower", "", change<text::lower>},
+    {"lower", "", changed<text::lower>},
     {"lstrip", "/ chars=", strip<text::kLeft>},
     {"maketrans", "* **", refuse},
     {"partition", "/ sep", partition<false>},
     {"removeprefix", "/ prefix", remove_affix<false>},
     {"removesuffix", "/ suffix", remove_affix<true>},
-    {"replace", "/ old new count=", replace},
+    {"replace", "/ old new count=", replace_method},
     {"rfind", "/ sub start= end=", find<true>},
     {"rindex", "/ sub start= end=", index<true>},
     {"rjust", "/ width fillchar=", justify<Place::kRight>},
@@ -336,10 +336,10 @@ constexpr Builtin kMethods[] = {
     {"splitlines", "keepends=", split_lines},
     {"startswith", "/ prefix start= end=", has_affix<false>},
     {"strip", "/ chars=", strip<text::kBoth>},
-    {"swapcase", "", change<text::swapcase>},
-    {"title", "", change<text::title>},
+    {"swapcase", "", changed<text::swapcase>},
+    {"title", "", changed<text::title>},
     {"translate", "* **", refuse},
-    {"upper", "", change<text::upper>},
+    {"upper", "", changed<text::upper>},
     {"zfill", "/ width", zero_fill},
 };
 

@@ -6,8 +6,8 @@
 namespace sluice {
 namespace {
 
-using Source = std::string_view;
-bool has(Source source, std::string_view text) { return source.find(text) != Source::npos; }
+using TemplateText = std::string_view;
+bool has(TemplateText source, std::string_view text) { return source.find(text) != TemplateText::npos; }
 
 // <think>...</think>
 ReasoningSyntax think(std::string_view name, std::vector<std::string_view> aliases = {}) {
@@ -26,7 +26,7 @@ ReasoningSyntax harmony() {
   s.answer_head = "<|channel|>final<|message|>";
   s.reopens = true;
   s.tools = "openai";
-  s.in_template = [](Source t) { return has(t, "<|channel|>analysis"); };
+  s.in_template = [](TemplateText t) { return has(t, "<|channel|>analysis"); };
   return s;
 }
 
@@ -36,7 +36,7 @@ ReasoningSyntax cohere() {
   s.end = {"<|END_THINKING|>"};
   s.answer_begin = {"<|START_RESPONSE|>", "<|START_TEXT|>"};
   s.answer_end = {"<|END_RESPONSE|>", "<|END_TEXT|>"};
-  s.in_template = [](Source t) { return has(t, "<|START_THINKING|>"); };
+  s.in_template = [](TemplateText t) { return has(t, "<|START_THINKING|>"); };
   return s;
 }
 
@@ -44,7 +44,7 @@ ReasoningSyntax gemma4() {
   ReasoningSyntax s{.name = "gemma4"};
   s.begin = {"<|channel>thought\n", "<|channel>"};
   s.end = {"<channel|>"};
-  s.in_template = [](Source t) { return has(t, "<|channel>thought"); };
+  s.in_template = [](TemplateText t) { return has(t, "<|channel>thought"); };
   return s;
 }
 
@@ -52,7 +52,7 @@ ReasoningSyntax mistral() {
   ReasoningSyntax s{.name = "mistral"};
   s.begin = {"[THINK]"};
   s.end = {"[/THINK]"};
-  s.in_template = [](Source t) { return has(t, "[THINK]"); };
+  s.in_template = [](TemplateText t) { return has(t, "[THINK]"); };
   return s;
 }
 
@@ -60,7 +60,7 @@ ReasoningSyntax granite() {
   ReasoningSyntax s{.name = "granite"};
   s.begin = {"Here is my thought process:", "Here's my thought process:"};
   s.end = {"Here is my response:", "Here's my response:"};
-  s.in_template = [](Source t) { return has(t, "Here is my thought process"); };
+  s.in_template = [](TemplateText t) { return has(t, "Here is my thought process"); };
   return s;
 }
 
@@ -69,7 +69,7 @@ ReasoningSyntax seed_oss() {
   s.begin = {"<seed:think>"};
   s.end = {"</seed:think>"};
   s.by_default = true;
-  s.in_template = [](Source t) { return has(t, "seed:think"); };
+  s.in_template = [](TemplateText t) { return has(t, "seed:think"); };
   return s;
 }
 
@@ -77,7 +77,7 @@ ReasoningSyntax apertus() {
   ReasoningSyntax s{.name = "apertus"};
   s.begin = {"<|inner_prefix|>"};
   s.end = {"<|inner_suffix|>"};
-  s.in_template = [](Source t) { return has(t, "<|inner_prefix|>"); };
+  s.in_template = [](TemplateText t) { return has(t, "<|inner_prefix|>"); };
   return s;
 }
 
@@ -85,7 +85,7 @@ ReasoningSyntax hunyuan() {
   ReasoningSyntax s = think("hunyuan_a13b");
   s.answer_begin = {"<answer>"};
   s.answer_end = {"\n</answer>", "</answer>"};
-  s.in_template = [](Source t) { return has(t, "<think>") && has(t, "<answer>"); };
+  s.in_template = [](TemplateText t) { return has(t, "<think>") && has(t, "<answer>"); };
   return s;
 }
 
@@ -94,7 +94,7 @@ ReasoningSyntax ernie45() {
   s.answer_begin = {"<response>"};
   s.answer_end = {"\n</response>", "</response>"};
   s.by_default = true;
-  s.in_template = [](Source t) { return has(t, "<think>") && has(t, "<response>"); };
+  s.in_template = [](TemplateText t) { return has(t, "<think>") && has(t, "<response>"); };
   return s;
 }
 
@@ -102,7 +102,7 @@ ReasoningSyntax kimi_k2() {
   ReasoningSyntax s = think("kimi_k2");
   s.cut = {"<|tool_calls_section_begin|>"};
   s.by_default = true;
-  s.in_template = [](Source t) { return has(t, "<think>") && has(t, "<|tool_calls_section_begin|>"); };
+  s.in_template = [](TemplateText t) { return has(t, "<think>") && has(t, "<|tool_calls_section_begin|>"); };
   return s;
 }
 
@@ -110,13 +110,13 @@ ReasoningSyntax kimi_k2() {
 ReasoningSyntax deepseek_r1() {
   ReasoningSyntax s = think("deepseek_r1");
   s.always = true;
-  s.in_template = [](Source t) { return has(t, "<｜Assistant｜>") && has(t, "</think>") && !has(t, "<think>"); };
+  s.in_template = [](TemplateText t) { return has(t, "<｜Assistant｜>") && has(t, "</think>") && !has(t, "<think>"); };
   return s;
 }
 
 ReasoningSyntax deepseek_v3() {
   ReasoningSyntax s = think("deepseek_v3", {"deepseek_v31", "deepseek_v4"});
-  s.in_template = [](Source t) { return has(t, "<｜Assistant｜>") && has(t, "</think>"); };
+  s.in_template = [](TemplateText t) { return has(t, "<｜Assistant｜>") && has(t, "</think>"); };
   return s;
 }
 
@@ -124,13 +124,13 @@ ReasoningSyntax minimax_m2(bool keep) {
   ReasoningSyntax s = think(keep ? "minimax_m2_append_think" : "minimax_m2");
   s.always = true;
   s.keep = keep;
-  if (!keep) s.in_template = [](Source t) { return has(t, "]~b]") && has(t, "<think>"); };
+  if (!keep) s.in_template = [](TemplateText t) { return has(t, "]~b]") && has(t, "<think>"); };
   return s;
 }
 
 ReasoningSyntax glm45() {
   ReasoningSyntax s = think("glm45", {"glm47"});
-  s.in_template = [](Source t) { return has(t, "[gMASK]") && has(t, "</think>"); };
+  s.in_template = [](TemplateText t) { return has(t, "[gMASK]") && has(t, "</think>"); };
   return s;
 }
 
@@ -149,7 +149,7 @@ ReasoningSyntax by_default(ReasoningSyntax s) {
 ReasoningSyntax qwen3() {
   ReasoningSyntax s = by_default(think("qwen3", {"mimo", "exaone4", "smollm3", "think"}));
   s.cut = {"<tool_call>\n<function="};
-  s.in_template = [](Source t) { return has(t, "<think>") || has(t, "</think>"); };
+  s.in_template = [](TemplateText t) { return has(t, "<think>") || has(t, "</think>"); };
   return s;
 }
 

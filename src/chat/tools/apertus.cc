@@ -1,7 +1,7 @@
 // Apertus: <|tools_prefix|>[{"f": {...}}]<|tools_suffix|>.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::apertus {
 namespace {
 
 const CallFormat format{.section_begin = {"<|tools_prefix|>"},
@@ -16,4 +16,4 @@ const ToolSyntax syntax = call_syntax<format>("apertus", in_template, {"apertus2
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::apertus

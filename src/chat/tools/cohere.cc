@@ -2,7 +2,7 @@
 // text is in <|START_RESPONSE|> or <|START_TEXT|>. The ids count from 0 in each answer.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::cohere {
 namespace {
 
 const CallFormat format{.section_begin = {"<|START_ACTION|>"},
@@ -22,4 +22,4 @@ const ToolSyntax syntax =
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::cohere

@@ -2,7 +2,7 @@
 // since V3.1, and with "function<｜tool▁sep｜>f\n```json\n{...}\n```" as a call in V3 and R1.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::deepseek {
 namespace {
 
 // Distilled models have no tokens for the marks and write them with other blanks.
@@ -28,4 +28,4 @@ const ToolSyntax syntaxes[] = {call_syntax<v3>("deepseek_v3", in_v3, {"deepseekv
 const Registry<ToolSyntax> registered[] = {Registry<ToolSyntax>(syntaxes[0]), Registry<ToolSyntax>(syntaxes[1])};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::deepseek

@@ -1,7 +1,7 @@
 // ERNIE 4.5: calls as those of Hermes; an answer may be in <response> tags.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::ernie45 {
 namespace {
 
 const CallFormat format{.call_begin = {"<tool_call>\n"},
@@ -16,4 +16,4 @@ const ToolSyntax syntax = call_syntax<format>("ernie45", in_template);
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::ernie45

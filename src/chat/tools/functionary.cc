@@ -1,7 +1,7 @@
 // Functionary 3.1: <function=f>{...}</function>, several after each other.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::functionary {
 namespace {
 
 const CallFormat format{
@@ -15,4 +15,4 @@ const ToolSyntax syntax = call_syntax<format>("functionary_v3.1", in_template, {
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::functionary

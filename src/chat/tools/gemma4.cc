@@ -1,7 +1,7 @@
 // Gemma 4: <|tool_call>call:f{a:1,b:<|"|>x<|"|>}<tool_call|>. FunctionGemma has other marks.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::gemma4 {
 namespace {
 
 const CallFormat gemma{.call_begin = {"<|tool_call>"}, .call_end = {"<tool_call|>"}, .body = gemma_body("<|\"|>")};
@@ -16,4 +16,4 @@ const ToolSyntax functiongemma = call_syntax<function_gemma>("functiongemma", is
 const Registry<ToolSyntax> register_gemma4{gemma4}, register_functiongemma{functiongemma};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::gemma4

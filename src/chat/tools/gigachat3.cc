@@ -1,7 +1,7 @@
 // GigaChat 3: a text, and then <|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "f", "arguments": {...}}.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::gigachat3 {
 namespace {
 
 const CallFormat format{.call_begin = {"<|message_sep|>\n\nfunction call<|role_sep|>\n", "function call<|role_sep|>\n",
@@ -18,4 +18,4 @@ const ToolSyntax syntax = call_syntax<format>("gigachat3", in_template);
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::gigachat3

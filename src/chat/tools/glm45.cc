@@ -2,7 +2,7 @@
 // line breaks.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::glm45 {
 namespace {
 
 CallFormat glm(const std::string& space) {
@@ -27,4 +27,4 @@ const ToolSyntax glm47 = call_syntax<no_lines>("glm47", has_no_lines);
 const Registry<ToolSyntax> register_glm45{glm45}, register_glm47{glm47};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::glm45

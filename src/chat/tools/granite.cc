@@ -2,7 +2,7 @@
 // object, several after each other. Granite 4 writes calls as Hermes does.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::granite {
 namespace {
 
 const CallFormat list{.section_begin = {"<|tool_call|>", "<tool_call>"},
@@ -21,4 +21,4 @@ const ToolSyntax syntaxes[] = {call_syntax<list>("granite", in_list), call_synta
 const Registry<ToolSyntax> registered[] = {Registry<ToolSyntax>(syntaxes[0]), Registry<ToolSyntax>(syntaxes[1])};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::granite

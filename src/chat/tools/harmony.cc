@@ -212,12 +212,12 @@ class HarmonyParser final : public OutputParser {
 
 bool in_template(std::string_view source) { return has_texts(source, {kStart, kChannel}); }
 
-const ToolSyntax syntax{.name = "openai",
-                        .aliases = {"gpt_oss", "gpt-oss", "harmony"},
-                        .in_template = in_template,
-                        .parser = make_harmony_parser,
-                        .build = build_harmony};
-const Registry<ToolSyntax> registered{syntax};
+const ToolSyntax kHarmony{.name = "openai",
+                          .aliases = {"gpt_oss", "gpt-oss", "harmony"},
+                          .in_template = in_template,
+                          .parser = make_harmony_parser,
+                          .build = build_harmony};
+const Registry<ToolSyntax> registered_harmony{kHarmony};
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 // Hermes and Qwen: <tool_call>\n{"name": "f", "arguments": {...}}\n</tool_call>, several after each other.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::hermes {
 namespace {
 
 const CallFormat format{
@@ -17,4 +17,4 @@ const ToolSyntax syntax = call_syntax<format>("hermes", in_template, {"qwen", "q
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::hermes

@@ -1,7 +1,7 @@
 // InternLM 2.5 and 3: <|action_start|><|plugin|>\n{"name": "f", "parameters": {...}}<|action_end|>.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::internlm {
 namespace {
 
 const CallFormat format{.call_begin = {"<|action_start|><|plugin|>\n", "<|action_start|> <|plugin|>"},
@@ -15,4 +15,4 @@ const ToolSyntax syntax = call_syntax<format>("internlm", in_template, {"interns
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::internlm

@@ -1,7 +1,7 @@
 // Jamba and Hunyuan A13B: <tool_calls>[{"name": "f", "arguments": {...}}]</tool_calls>.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::jamba {
 namespace {
 
 const CallFormat format{.section_begin = {"<tool_calls>"},
@@ -18,4 +18,4 @@ const ToolSyntax syntax = call_syntax<format>("jamba", in_template, {"hunyuan_a1
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::jamba

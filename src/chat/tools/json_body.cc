@@ -5,14 +5,13 @@
 
 #include "chat/tools/arguments_stream.h"
 #include "chat/tools/call_format.h"
+#include "chat/tools/json_pieces.h"
 #include "chat/tools/json_scanner.h"
 #include "grammar/json_schema/emit.h"
 #include "sluice/error.h"
 
 namespace sluice {
 namespace {
-
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 // Arguments as the text of a value: an object, or a string that holds one.
 std::string arguments_of(std::string_view value) {

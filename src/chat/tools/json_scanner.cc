@@ -1,10 +1,11 @@
 // The pushdown automaton of JSON.
 #include "chat/tools/json_scanner.h"
 
+#include "chat/tools/json_pieces.h"
+
 namespace sluice {
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 bool is_number(char c) { return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'; }
 
 }  // namespace

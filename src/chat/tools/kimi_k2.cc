@@ -2,7 +2,7 @@
 // <|tool_call_end|><|tool_calls_section_end|>. What comes before the arguments is also the id of the call.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::kimi_k2 {
 namespace {
 
 const CallFormat format{.section_begin = {"<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"},
@@ -17,4 +17,4 @@ const ToolSyntax syntax = call_syntax<format>("kimi_k2", in_template);
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::kimi_k2

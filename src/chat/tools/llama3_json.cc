@@ -2,7 +2,7 @@
 // several calls.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::llama3_json {
 namespace {
 
 const CallFormat format{.section_begin = {"<|python_tag|>"},
@@ -19,4 +19,4 @@ const ToolSyntax syntax = call_syntax<format>("llama3_json", in_template, {"llam
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::llama3_json

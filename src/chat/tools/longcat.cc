@@ -1,7 +1,7 @@
 // LongCat: <longcat_tool_call>\n{"name": "f", "arguments": {...}}\n</longcat_tool_call>.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::longcat {
 namespace {
 
 const CallFormat format{.call_begin = {"<longcat_tool_call>\n"},
@@ -15,4 +15,4 @@ const ToolSyntax syntax = call_syntax<format>("longcat", in_template);
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::longcat

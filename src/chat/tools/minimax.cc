@@ -1,7 +1,7 @@
 // MiniMax-M1: <tool_calls>\n{"name": "f", "arguments": {...}}\n</tool_calls>, a line for each call.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::minimax {
 namespace {
 
 const CallFormat format{
@@ -15,4 +15,4 @@ const ToolSyntax syntax = call_syntax<format>("minimax", in_template, {"minimax_
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::minimax

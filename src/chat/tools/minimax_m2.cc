@@ -2,7 +2,7 @@
 // </minimax:tool_call>, several invocations within the same section.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::minimax_m2 {
 namespace {
 
 const CallFormat format{.section_begin = {"<minimax:tool_call>\n"},
@@ -22,4 +22,4 @@ const ToolSyntax syntax = call_syntax<format>("minimax_m2", in_template, {"minim
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::minimax_m2

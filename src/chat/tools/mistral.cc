@@ -2,7 +2,7 @@
 // [TOOL_CALLS][{"name": "f", "arguments": {...}}] before. One parser reads both.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::mistral {
 namespace {
 
 const std::shared_ptr<const CallBody> object = json_body(),
@@ -58,4 +58,4 @@ const ToolSyntax syntaxes[] = {of_v11(), call_syntax<list>("mistral_v3", in_list
 const Registry<ToolSyntax> registered[] = {Registry<ToolSyntax>(syntaxes[0]), Registry<ToolSyntax>(syntaxes[1])};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::mistral

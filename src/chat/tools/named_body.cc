@@ -14,7 +14,7 @@ constexpr std::string_view kNamespace = "functions.";
 constexpr size_t kLongestName = 256;
 
 // What names and ids consist of; other bytes end them.
-bool is_name(char c) {
+bool is_name_character(char c) {
   return static_cast<unsigned char>(c) > 0x20 && std::string_view("\"'<>[]{}()|\x7f").find(c) == std::string_view::npos;
 }
 
@@ -81,7 +81,7 @@ class NamedBodyReader final : public BodyReader {
   // A name or id, which ends before a byte that is no part of it.
   bool word(std::string_view text, std::string& word, State then) {
     const size_t begin = at_;
-    while (at_ < text.size() && is_name(text[at_])) ++at_;
+    while (at_ < text.size() && is_name_character(text[at_])) ++at_;
     word += text.substr(begin, at_ - begin);
     if (word.size() > kLongestName) return fail();
     if (at_ == text.size()) return false;
@@ -133,7 +133,7 @@ class NamedBody final : public CallBody {
     const auto regular = [&](std::string_view pattern) {
       return b.regular(grammar::parse_regex(pattern, grammar::RegexSyntax::kEcma, true, context.budget));
     };
-    if (!std::ranges::all_of(function.name, is_name) || function.name.size() > kLongestName) {
+    if (!std::ranges::all_of(function.name, is_name_character) || function.name.size() > kLongestName) {
       throw grammar::GrammarError("the function name '" + function.name +
                                   "' cannot be written in this syntax of calls");
     }

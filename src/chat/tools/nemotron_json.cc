@@ -1,7 +1,7 @@
 // Nemotron: <TOOLCALL>[{"name": "f", "arguments": {...}}]</TOOLCALL>.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::nemotron_json {
 namespace {
 
 const CallFormat format{.section_begin = {"<TOOLCALL>"},
@@ -16,4 +16,4 @@ const ToolSyntax syntax = call_syntax<format>("nemotron_json", in_template, {"ll
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::nemotron_json

@@ -1,7 +1,7 @@
 // Phi 4 mini: functools[{"name": "f", "arguments": {...}}].
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::phi4_mini_json {
 namespace {
 
 const CallFormat format{.section_begin = {"functools[", "<|tool_call|>["},
@@ -15,4 +15,4 @@ const ToolSyntax syntax = call_syntax<format>("phi4_mini_json", in_template);
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::phi4_mini_json

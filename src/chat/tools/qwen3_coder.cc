@@ -2,7 +2,7 @@
 // line breaks around names and values.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::qwen3_coder {
 namespace {
 
 const CallFormat format{.call_begin = {"<tool_call>\n"},
@@ -22,4 +22,4 @@ const ToolSyntax syntax = call_syntax<format>("qwen3_coder", in_template, {"qwen
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::qwen3_coder

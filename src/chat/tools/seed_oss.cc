@@ -1,7 +1,7 @@
 // Seed-OSS: <seed:tool_call>\n<function=f>\n<parameter=k>v</parameter>\n</function>\n</seed:tool_call>.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::seed_oss {
 namespace {
 
 const CallFormat format{.call_begin = {"<seed:tool_call>\n"},
@@ -21,4 +21,4 @@ const ToolSyntax syntax = call_syntax<format>("seed_oss", in_template);
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::seed_oss

@@ -2,7 +2,7 @@
 // <steptml:parameter name="k">v</steptml:parameter></steptml:invoke><｜tool_call_end｜>.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::step3 {
 namespace {
 
 const CallFormat format{.section_begin = {"<｜tool_calls_begin｜>\n"},
@@ -24,4 +24,4 @@ const ToolSyntax syntax = call_syntax<format>("step3", in_template);
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::step3

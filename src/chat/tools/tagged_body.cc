@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kLongestName = 512;  // bytes of a call up to the end of its name
+constexpr size_t kLongestOpening = 512;  // bytes of a call up to the end of its name
 
 // How a text begins with a mark.
 enum class Match { kNo, kPartly, kYes };
@@ -28,9 +28,9 @@ size_t undecided(std::string_view text, std::string_view mark) {
   return 0;
 }
 
-// Marks without the white space that the grammar writes around them, which models may leave out.
-struct Marks {
-  explicit Marks(const TaggedCallMarks& m)
+// TagMarks without the white space that the grammar writes around them, which models may leave out.
+struct TagMarks {
+  explicit TagMarks(const TaggedCallMarks& m)
       : name_begin(trimmed(m.name_begin)),
         name_end(trimmed(m.name_end)),
         parameter_begin(trimmed(m.parameter_begin)),
@@ -47,7 +47,7 @@ struct Marks {
 
 class TaggedReader final : public BodyReader {
  public:
-  TaggedReader(const Marks& marks, const ToolFunctions& functions) : marks_(marks), functions_(functions) {}
+  TaggedReader(const TagMarks& marks, const ToolFunctions& functions) : marks_(marks), functions_(functions) {}
 
   Result read(std::string_view text, bool last, CallSink& sink) override {
     text_ = text;
@@ -97,7 +97,7 @@ class TaggedReader final : public BodyReader {
     skip_space();
     const Match begin = match(rest(), marks_.name_begin);
     if (begin == Match::kNo) return Step::kOther;
-    const bool hopeless = text_.size() > kLongestName;
+    const bool hopeless = text_.size() > kLongestOpening;
     if (begin == Match::kPartly) return hopeless ? Step::kOther : Step::kMore;
     at_ += marks_.name_begin.size();
     const std::optional<size_t> end = name_end();
@@ -256,7 +256,7 @@ class TaggedReader final : public BodyReader {
     at_ = text_.size();
   }
 
-  const Marks& marks_;
+  const TagMarks& marks_;
   const ToolFunctions& functions_;
   const ToolFunction* function_ = nullptr;
   State state_ = State::kName;
@@ -287,7 +287,7 @@ class TaggedBody final : public CallBody {
 
  private:
   const TaggedCallMarks given_;
-  const Marks marks_;
+  const TagMarks marks_;
   const TagLanguages languages_;
 };
 

@@ -1,7 +1,7 @@
 // xLAM: the answer is [{"name": "f", "arguments": {...}}]. Behind a text, the list is marked in one of several ways.
 #include "chat/tools/call_format.h"
 
-namespace sluice {
+namespace sluice::tools::xlam {
 namespace {
 
 const CallFormat format{.section_begin = {"[TOOL_CALLS]", "<tool_call>", "```json"},
@@ -18,4 +18,4 @@ const ToolSyntax syntax = call_syntax<format>("xlam", in_template);
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tools::xlam

@@ -28,6 +28,9 @@ Json to_json(const Percentiles& p, double scale) {
   return {{"mean", rounded(p.mean)}, {"p50", rounded(p.p50)}, {"p90", rounded(p.p90)}, {"p99", rounded(p.p99)}};
 }
 
+}  // namespace sluice::cli
+
+namespace sluice::cli::bench_bench {
 namespace {
 
 std::function<int()> declare(CLI::App& app) {
@@ -44,4 +47,4 @@ const Command command{"bench", "measure latency, throughput, perplexity and more
 const Registry<Command> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::bench_bench

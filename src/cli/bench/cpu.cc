@@ -12,7 +12,9 @@
 #include "ops/ops.h"
 #include "sluice/error.h"
 
-namespace sluice::cli {
+namespace sluice::cli {}  // namespace sluice::cli
+
+namespace sluice::cli::bench_cpu {
 namespace {
 
 namespace fs = std::filesystem;
@@ -139,4 +141,4 @@ const BenchCommand command{"cpu", "rates of a random 1.1B Llama in several weigh
 const Registry<BenchCommand> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::bench_cpu

@@ -13,7 +13,7 @@
 #include "sluice/error.h"
 #include "tokenizer/tokenizer.h"
 
-namespace sluice::cli {
+namespace sluice::cli::bench_grammar {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -184,4 +184,4 @@ const BenchCommand command{"grammar", "time compiling grammars and filling masks
 const Registry<BenchCommand> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::bench_grammar

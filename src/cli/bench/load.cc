@@ -355,6 +355,9 @@ std::vector<Json> measure_latency(LoadArguments a, const std::vector<LoadShape>&
   return results;
 }
 
+}  // namespace sluice::cli
+
+namespace sluice::cli::bench_load {
 namespace {
 
 std::function<int()> declare_throughput(CLI::App& app) {
@@ -413,4 +416,4 @@ const Registry<BenchCommand> registered_throughput{throughput_command};
 const Registry<BenchCommand> registered_latency{latency_command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::bench_load

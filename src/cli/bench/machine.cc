@@ -17,6 +17,9 @@ Json to_json(const kernels::MachineLimits& limits) {
           {"amx_bf16_gflops", giga(limits.amx_bf16)},          {"amx_int8_gops", giga(limits.amx_int8)}};
 }
 
+}  // namespace sluice::cli
+
+namespace sluice::cli::bench_machine {
 namespace {
 
 int machine(int threads) {
@@ -37,4 +40,4 @@ const BenchCommand command{"machine", "measure what the machine can read and com
 const Registry<BenchCommand> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::bench_machine

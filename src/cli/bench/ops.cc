@@ -12,7 +12,7 @@
 #include "ops/timed.h"
 #include "sluice/error.h"
 
-namespace sluice::cli {
+namespace sluice::cli::bench_ops {
 namespace {
 
 struct Arguments {
@@ -163,4 +163,4 @@ const BenchCommand command{
 const Registry<BenchCommand> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::bench_ops

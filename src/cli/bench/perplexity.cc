@@ -14,7 +14,7 @@
 #include "engine/text.h"
 #include "sluice/error.h"
 
-namespace sluice::cli {
+namespace sluice::cli::bench_perplexity {
 namespace {
 
 struct Arguments {
@@ -94,4 +94,4 @@ const BenchCommand command{"perplexity", "measure perplexity over a file of docu
 const Registry<BenchCommand> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::bench_perplexity

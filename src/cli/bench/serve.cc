@@ -206,6 +206,9 @@ Json summarize(const std::vector<ServedRequest>& requests, double seconds, const
   return out;
 }
 
+}  // namespace sluice::cli
+
+namespace sluice::cli::bench_serve {
 namespace {
 
 std::function<int()> declare(CLI::App& app) {
@@ -236,4 +239,4 @@ const BenchCommand command{"serve", "measure requests at a rate: TTFT, TPOT, tim
 const Registry<BenchCommand> registered{command};
 
 }  // namespace
-}  // namespace sluice::cli
+}  // namespace sluice::cli::bench_serve

@@ -5,7 +5,7 @@
 
 #include "formats/gguf/architecture.h"
 
-namespace sluice {
+namespace sluice::gguf::bert {
 namespace {
 
 using enum TensorForm;
@@ -146,4 +146,4 @@ constexpr GgufArchitecture kArchitectures[] = {{"bert", configure_bert},
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::gguf::bert

@@ -1,7 +1,7 @@
 // GGUF architectures of mixture-of-experts families of their own, gpt-oss to Llama 4, and of latent attention.
 #include "formats/gguf/architecture.h"
 
-namespace sluice {
+namespace sluice::gguf::experts {
 namespace {
 
 using enum TensorForm;
@@ -282,4 +282,4 @@ constexpr GgufArchitecture kArchitectures[] = {
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::gguf::experts

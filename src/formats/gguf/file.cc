@@ -18,7 +18,7 @@ static_assert(std::endian::native == std::endian::little, "GGUF files are little
 
 using Type = GgufValue::Type;
 
-constexpr uint64_t kMaxKeys = 1u << 16, kMaxKeyBytes = 65535, kMaxTensors = 300'000, kMaxNameBytes = 255;
+constexpr uint64_t kMaxKeys = 1u << 16, kMaxKeyBytes = 65535, kMaxGgufTensors = 300'000, kMaxNameBytes = 255;
 constexpr uint64_t kMaxTextBytes = 16u << 20, kMaxArray = 64u << 20;
 constexpr uint64_t kDefaultAlignment = 32, kMaxAlignment = 1u << 20;
 
@@ -143,7 +143,7 @@ Header read_header(Cursor& in, std::span<const std::byte> file, int& version) {
   const auto tensors = in.number<uint64_t>("the number of tensors");
   const auto keys = in.number<uint64_t>("the number of keys");
   constexpr uint64_t kLeastKey = 8 + 4 + 1, kLeastTensor = 8 + 4 + 8 + 4 + 8;
-  if (tensors > kMaxTensors || tensors > in.left() / kLeastTensor) {
+  if (tensors > kMaxGgufTensors || tensors > in.left() / kLeastTensor) {
     in.fail(fmt::format("tensor count {} is too large", tensors));
   }
   if (keys > kMaxKeys || keys > in.left() / kLeastKey) in.fail(fmt::format("metadata key count {} is too large", keys));
@@ -170,15 +170,15 @@ uint64_t alignment_of(const GgufMetadata& metadata) {
   return static_cast<uint64_t>(alignment);
 }
 
-struct Declared {
+struct DeclaredTensor {
   TensorEntry entry;
   uint64_t offset = 0;  // from the start of the tensor data
 };
 
 // Reads type, dimensions and size of one tensor. Products are checked for overflow before they are used.
-Declared read_tensor(Cursor& in, uint64_t index) {
+DeclaredTensor read_tensor(Cursor& in, uint64_t index) {
   in.at(fmt::format("tensor {}", index + 1));
-  Declared out;
+  DeclaredTensor out;
   out.entry.name = in.text("a name", kMaxNameBytes);
   if (out.entry.name.empty()) in.fail("name is empty");
   in.at("tensor", out.entry.name);
@@ -211,11 +211,12 @@ Declared read_tensor(Cursor& in, uint64_t index) {
 }
 
 // Sets the tensors' data pointers. The data begins at the next aligned byte.
-void place_tensors(Cursor& in, std::span<const std::byte> file, uint64_t alignment, std::vector<Declared>& tensors) {
+void place_tensors(Cursor& in, std::span<const std::byte> file, uint64_t alignment,
+                   std::vector<DeclaredTensor>& tensors) {
   const uint64_t begin = (in.position() + alignment - 1) / alignment * alignment;
   const uint64_t size = begin < file.size() ? file.size() - begin : 0;
-  std::vector<const Declared*> order;
-  for (Declared& t : tensors) {
+  std::vector<const DeclaredTensor*> order;
+  for (DeclaredTensor& t : tensors) {
     in.at("tensor", t.entry.name);
     if (t.offset % alignment != 0) {
       in.fail(fmt::format("offset {} is not a multiple of the alignment {}", t.offset, alignment));
@@ -227,7 +228,7 @@ void place_tensors(Cursor& in, std::span<const std::byte> file, uint64_t alignme
     t.entry.data = file.data() + begin + t.offset;
     order.push_back(&t);
   }
-  std::ranges::sort(order, {}, [](const Declared* t) { return t->offset; });
+  std::ranges::sort(order, {}, [](const DeclaredTensor* t) { return t->offset; });
   for (size_t i = 1; i < order.size(); ++i) {
     if (order[i - 1]->offset + order[i - 1]->entry.bytes <= order[i]->offset) continue;
     in.at("tensor", order[i]->entry.name);
@@ -243,7 +244,7 @@ GgufFile read_gguf(std::span<const std::byte> file, const std::string& name) {
   Cursor in(file, name);
   const Header header = read_header(in, file, out.version);
   read_metadata(in, header.keys, out.metadata);
-  std::vector<Declared> tensors;
+  std::vector<DeclaredTensor> tensors;
   std::set<std::string_view> names;
   tensors.reserve(header.tensors);
   for (uint64_t i = 0; i < header.tensors; ++i) {
@@ -251,7 +252,7 @@ GgufFile read_gguf(std::span<const std::byte> file, const std::string& name) {
     if (!names.insert(tensors.back().entry.name).second) in.fail("duplicate name");
   }
   place_tensors(in, file, alignment_of(out.metadata), tensors);
-  for (Declared& t : tensors) out.tensors.push_back(std::move(t.entry));
+  for (DeclaredTensor& t : tensors) out.tensors.push_back(std::move(t.entry));
   return out;
 }
 

@@ -13,7 +13,9 @@
 #include "formats/gguf/text.h"
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice {}  // namespace sluice
+
+namespace sluice::gguf::format {
 namespace {
 
 namespace fs = std::filesystem;
@@ -163,4 +165,4 @@ const CheckpointFormat format{
 const Registry<CheckpointFormat> registered{format};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::gguf::format

@@ -6,7 +6,7 @@
 
 #include "formats/gguf/architecture.h"
 
-namespace sluice {
+namespace sluice::gguf::gemma {
 namespace {
 
 using enum TensorForm;
@@ -236,4 +236,4 @@ constexpr GgufArchitecture kArchitectures[] = {
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::gguf::gemma

@@ -1,7 +1,7 @@
 // GGUF architectures with fused projections, LayerNorm or non-rotary positions: GPT-2 to MPT.
 #include "formats/gguf/architecture.h"
 
-namespace sluice {
+namespace sluice::gguf::gpt {
 namespace {
 
 using enum TensorForm;
@@ -163,4 +163,4 @@ constexpr GgufArchitecture kArchitectures[] = {
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::gguf::gpt

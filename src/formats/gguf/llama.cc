@@ -224,7 +224,7 @@ void configure_apertus(GgufConfig& c) {
   c.tensors = {kApertus, kLlamaTensors};
 }
 
-constexpr GgufArchitecture kArchitectures[] = {
+constexpr GgufArchitecture kLlamaArchitectures[] = {
     {"llama", configure_llama},
     {"smollm3", configure_smollm3},
     {"arcee", configure_arcee},
@@ -244,7 +244,7 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"apertus", configure_apertus},
     {"xverse", configure_llama_paired},
 };
-const RegisterArchitectures registered{kArchitectures};
+const RegisterArchitectures registered_llama{kLlamaArchitectures};
 
 }  // namespace
 

@@ -2,7 +2,7 @@
 // Command R.
 #include "formats/gguf/architecture.h"
 
-namespace sluice {
+namespace sluice::gguf::phi {
 namespace {
 
 using enum TensorForm;
@@ -108,4 +108,4 @@ constexpr GgufArchitecture kArchitectures[] = {
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::gguf::phi

@@ -240,7 +240,7 @@ void configure_hunyuan_moe(GgufConfig& c) {
   c.tensors = {kHunyuan, kExpertTensors, kLlamaTensors};
 }
 
-constexpr GgufArchitecture kArchitectures[] = {
+constexpr GgufArchitecture kQwenArchitectures[] = {
     {"qwen2", configure_qwen2},
     {"qwen2moe", configure_qwen2moe},
     {"qwen3", configure_qwen3},
@@ -261,7 +261,7 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"hunyuan-dense", configure_hunyuan_dense},
     {"hunyuan-moe", configure_hunyuan_moe},
 };
-const RegisterArchitectures registered{kArchitectures};
+const RegisterArchitectures registered_qwen{kQwenArchitectures};
 
 }  // namespace
 

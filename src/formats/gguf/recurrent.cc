@@ -6,7 +6,7 @@
 
 #include "formats/gguf/architecture.h"
 
-namespace sluice {
+namespace sluice::gguf::recurrent {
 namespace {
 
 using enum TensorForm;
@@ -353,4 +353,4 @@ constexpr GgufArchitecture kArchitectures[] = {
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::gguf::recurrent

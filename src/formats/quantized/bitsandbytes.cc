@@ -84,7 +84,7 @@ void level_matrix(QuantizedTensors& t, const std::string& name, const std::strin
   t.add(entry_of(name + ".weight", std::move(m)));
 }
 
-void int8_matrix(QuantizedTensors& t, const std::string& name) {
+void llm_int8_matrix(QuantizedTensors& t, const std::string& name) {
   const TensorEntry weight = t.take(name + ".weight", &kInt8, 0, 0), scale = t.take(name + ".SCB");
   if (t.has(name + ".weight_format")) {
     const TensorEntry format = t.take(name + ".weight_format");  // 0: plain rows
@@ -113,7 +113,7 @@ void read_bitsandbytes(QuantizedTensors& t) {
   for (const std::string kind : {"nf4", "fp4"}) {
     for (const std::string& name : t.modules(fmt::format("{}{}", kState, kind))) level_matrix(t, name, kind);
   }
-  for (const std::string& name : t.modules(".SCB")) int8_matrix(t, name);
+  for (const std::string& name : t.modules(".SCB")) llm_int8_matrix(t, name);
 }
 
 }  // namespace sluice

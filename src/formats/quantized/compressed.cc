@@ -55,7 +55,7 @@ void packed_matrix(QuantizedTensors& t, const std::string& name) {
   t.add(entry_of(name + ".weight", std::move(m)));
 }
 
-void int8_matrix(QuantizedTensors& t, const std::string& name) {
+void compressed_int8_matrix(QuantizedTensors& t, const std::string& name) {
   const TensorEntry weight = t.take(name + ".weight", &kInt8, 0, 0), scale = t.take(name + ".weight_scale");
   const int64_t outputs = weight.shape[0], inputs = weight.shape[1];
   const Scales scales(scale, outputs);
@@ -145,7 +145,7 @@ void read_compressed_tensors(QuantizedTensors& t) {
   }
   for (const std::string& name : t.modules(".weight_scale")) {
     const TensorEntry* weight = t.find(name + ".weight");
-    if (weight != nullptr && weight->dtype == &kInt8) int8_matrix(t, name);
+    if (weight != nullptr && weight->dtype == &kInt8) compressed_int8_matrix(t, name);
   }
   t.drop({".input_global_scale"});
   t.floats();

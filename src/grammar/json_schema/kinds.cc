@@ -4,14 +4,14 @@
 #include "grammar/source.h"
 #include "sluice/error.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::json_schema {
 namespace {
 
-constexpr int kDeepest = 200;  // values within each other
+constexpr int kDeepestValue = 200;  // values within each other
 
 Json schema_of(std::string_view text) {
   try {
-    return parse_json(text, {.depth = kDeepest});
+    return parse_json(text, {.depth = kDeepestValue});
   } catch (const Error& e) {
     throw GrammarError(std::string("schema: ") + e.what());
   }
@@ -50,4 +50,4 @@ const Registry<SourceKind> registered_schema{kSchema}, registered_strict{kStrict
     registered_object{kObject};
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::json_schema

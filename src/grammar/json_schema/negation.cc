@@ -10,11 +10,6 @@
 namespace sluice::grammar::json_schema {
 namespace {
 
-const Json* member(const Json& schema, const char* key) {
-  const auto found = schema.find(key);
-  return found == schema.end() ? nullptr : &*found;
-}
-
 Automaton without(const std::optional<Automaton>& all, const Automaton& otherwise, const Automaton& part,
                   Budget& budget) {
   return subtract(all ? *all : otherwise, part, budget);

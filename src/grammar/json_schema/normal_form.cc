@@ -10,16 +10,11 @@
 namespace sluice::grammar::json_schema {
 namespace {
 
-constexpr int kDeepest = 200;  // applicators within each other, as of references that lead to themselves
+constexpr int kDeepestApplicator = 200;  // applicators within each other, as of references that lead to themselves
 constexpr size_t kMostAlternatives = 4096;
 
 void intersect_into(std::optional<Automaton>& into, const Automaton& with, Budget& budget) {
   into = into ? intersect(*into, with, budget) : with;
-}
-
-const Json* member(const Json& schema, const char* key) {
-  const auto found = schema.find(key);
-  return found == schema.end() ? nullptr : &*found;
 }
 
 bool names_type(const std::string& name, Type type) {
@@ -116,7 +111,7 @@ Alternatives Document::apply(const Alternatives& to, const Condition& condition,
 Alternatives Document::apply_one(const Alternative& to, const Condition& condition, int depth) {
   budget_.step(16);
   const Json& schema = *condition.schema;
-  if (depth > kDeepest) throw GrammarError(path(schema) + ": leads to itself without an end");
+  if (depth > kDeepestApplicator) throw GrammarError(path(schema) + ": leads to itself without an end");
   if (schema.is_boolean()) return schema.get<bool>() != condition.negated ? Alternatives{to} : Alternatives{};
   if (!schema.is_object()) throw GrammarError(path(schema) + ": expected a schema: an object or a boolean");
   return condition.negated ? negative(to, schema, depth) : positive(to, schema, depth);

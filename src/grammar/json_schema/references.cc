@@ -11,7 +11,7 @@ const Json kFalse = false;
 
 namespace {
 
-constexpr int kDeepest = 500;  // subschemas within each other
+constexpr int kDeepestSubschema = 500;  // subschemas within each other
 
 // Keywords whose values are data, not schemas.
 bool holds_data(std::string_view key) {
@@ -98,7 +98,8 @@ void Document::index() {
     todo.pop_back();
     budget_.step(4);
     budget_.allocate(160);
-    if (open.depth > kDeepest) throw GrammarError(fmt::format("schema: nested more than {} deep", kDeepest));
+    if (open.depth > kDeepestSubschema)
+      throw GrammarError(fmt::format("schema: nested more than {} deep", kDeepestSubschema));
     if (open.value->is_object()) {
       const auto id = open.value->find(open.value->contains("$id") ? "$id" : "id");
       const bool named =

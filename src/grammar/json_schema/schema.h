@@ -16,6 +16,12 @@
 
 namespace sluice::grammar::json_schema {
 
+// The value of a keyword; null if the schema does not have it.
+inline const Json* member(const Json& schema, const char* key) {
+  const auto found = schema.find(key);
+  return found == schema.end() ? nullptr : &*found;
+}
+
 // A subschema that a value must satisfy, or must not.
 struct Condition {
   const Json* schema = nullptr;

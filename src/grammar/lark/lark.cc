@@ -16,15 +16,13 @@
 #include "grammar/text_reader.h"
 #include "sluice/error.h"
 
-namespace sluice::grammar {
+namespace sluice::grammar::lark {
 namespace {
 
-using lark::Definition;
-using lark::Expression;
 using Kind = Expression::Kind;
 
-constexpr int kDeepest = 200;    // terminals that use each other
-constexpr int kMostCopies = 64;  // of an automaton that is repeated; more are counted by a node
+constexpr int kDeepestTerminal = 200;  // terminals that use each other
+constexpr int kMostCopies = 64;        // of an automaton that is repeated; more are counted by a node
 // What was built: regular as long as it names no rule, schema or special token.
 using Part = std::variant<Automaton, NodeId>;
 
@@ -183,7 +181,8 @@ class Maker {
     const auto d = document_.definitions.find(name);
     if (d == document_.definitions.end()) fail(at, fmt::format("the terminal '{}' is not defined", name));
     if (!under_way_.insert(name).second) fail(at, fmt::format("the terminal '{}' contains itself", name));
-    if (depth >= kDeepest) fail(at, fmt::format("terminals use each other more than {} deep", kDeepest));
+    if (depth >= kDeepestTerminal)
+      fail(at, fmt::format("terminals use each other more than {} deep", kDeepestTerminal));
     const Automaton language = shortest(d->second, depth + 1);
     under_way_.erase(name);
     return terminals_.emplace(name, language).first->second;
@@ -292,4 +291,4 @@ const SourceKind kind{.name = "lark", .help = "a grammar in Lark's syntax", .bui
 const Registry<SourceKind> registered{kind};
 
 }  // namespace
-}  // namespace sluice::grammar
+}  // namespace sluice::grammar::lark

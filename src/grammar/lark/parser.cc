@@ -12,8 +12,8 @@ namespace {
 
 using Kind = Expression::Kind;
 
-constexpr int kDeepest = 200;     // groups within each other
-constexpr int kMost = 1'000'000;  // repetitions
+constexpr int kDeepestGroup = 200;  // groups within each other
+constexpr int kMost = 1'000'000;    // repetitions
 
 class Parser : TextReader {
  public:
@@ -155,7 +155,7 @@ class Parser : TextReader {
   }
 
   Expression expansions(bool nested, int depth) {
-    if (depth > kDeepest) fail(fmt::format("groups are nested more than {} deep", kDeepest));
+    if (depth > kDeepestGroup) fail(fmt::format("groups are nested more than {} deep", kDeepestGroup));
     Expression all{.kind = Kind::kChoice, .at = at_};
     do {
       all.parts.push_back(both(nested, depth));
@@ -199,7 +199,7 @@ class Parser : TextReader {
     return e;
   }
   Expression repeated(Expression item) {
-    for (int operators = 0; operators < kDeepest; ++operators) {
+    for (int operators = 0; operators < kDeepestGroup; ++operators) {
       const size_t before = at_;
       space(false);
       if (take("?")) {
@@ -259,7 +259,7 @@ class Parser : TextReader {
 
   Expression atom(int depth) {
     const size_t begin = at_;
-    if (depth > kDeepest) fail(fmt::format("groups are nested more than {} deep", kDeepest));
+    if (depth > kDeepestGroup) fail(fmt::format("groups are nested more than {} deep", kDeepestGroup));
     if (take("(")) {
       Expression e = expansions(true, depth + 1);
       if (!take(")")) fail("missing ')'");

@@ -10,7 +10,7 @@ namespace sluice::grammar::regex {
 namespace {
 
 using Kind = Expression::Kind;
-constexpr int kDeepest = 200;  // groups within each other
+constexpr int kDeepestGroup = 200;  // groups within each other
 
 const CharSet kDigits = {{'0', '9'}};
 const CharSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -88,7 +88,7 @@ class Parser {
   }
 
   Expression choice(int depth) {
-    if (depth > kDeepest) fail(fmt::format("groups are nested more than {} deep", kDeepest));
+    if (depth > kDeepestGroup) fail(fmt::format("groups are nested more than {} deep", kDeepestGroup));
     std::vector<Expression> alternatives = {sequence(depth)};
     while (take("|")) alternatives.push_back(sequence(depth));
     return alternatives.size() == 1 ? std::move(alternatives[0]) : of_parts(Kind::kChoice, std::move(alternatives));

@@ -4,15 +4,15 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kAlign = 16;  // in values: each layer begins on a cache line
+constexpr int64_t kStateAlign = 16;  // in values: each layer begins on a cache line
 
-int64_t align(int64_t values) { return (values + kAlign - 1) / kAlign * kAlign; }
+int64_t align_state(int64_t values) { return (values + kStateAlign - 1) / kStateAlign * kStateAlign; }
 
 }  // namespace
 
 size_t StateCache::bytes_per_slot(const std::vector<int64_t>& layers) {
   int64_t values = 0;
-  for (const int64_t n : layers) values += align(n);
+  for (const int64_t n : layers) values += align_state(n);
   return static_cast<size_t>(values) * sizeof(float);
 }
 
@@ -23,7 +23,7 @@ StateCache::StateCache(const std::vector<int64_t>& layers, int slots, Memory& me
   int64_t at = 0;
   for (const int64_t n : layers) {
     layers_.push_back(all_.slice_columns(at, n));
-    at += align(n);
+    at += align_state(n);
   }
 }
 

@@ -59,7 +59,7 @@ class Fcfs final : public Policy {
 
 const PolicyInfo fcfs{.name = "fcfs",
                       .make = [](const PolicyOptions&) -> std::unique_ptr<Policy> { return std::make_unique<Fcfs>(); }};
-const Registry<PolicyInfo> registered{fcfs};
+const Registry<PolicyInfo> registered_fcfs{fcfs};
 
 }  // namespace
 }  // namespace sluice

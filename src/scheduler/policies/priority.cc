@@ -8,7 +8,7 @@ const PolicyInfo by_priority{.name = "priority", .make = [](const PolicyOptions&
                                return std::make_unique<RankedPolicy>(
                                    options, [](const Request& request) -> int64_t { return request.priority; });
                              }};
-const Registry<PolicyInfo> registered{by_priority};
+const Registry<PolicyInfo> registered_priority{by_priority};
 
 }  // namespace
 }  // namespace sluice

@@ -15,7 +15,7 @@ int64_t most_tokens(const Request& request) {
 const PolicyInfo shortest{.name = "shortest", .make = [](const PolicyOptions& options) -> std::unique_ptr<Policy> {
                             return std::make_unique<RankedPolicy>(options, most_tokens);
                           }};
-const Registry<PolicyInfo> registered{shortest};
+const Registry<PolicyInfo> registered_shortest{shortest};
 
 }  // namespace
 }  // namespace sluice

@@ -17,7 +17,7 @@ using Type = Parameter::Type;
 constexpr size_t kMostTools = 512;  // agents send those of all their servers
 
 // {"type": "enabled", "budget_tokens": N}, {"type": "adaptive"} or {"type": "disabled"}.
-void set_thinking(Fields& f, const Json& v) {
+void set_extended_thinking(Fields& f, const Json& v) {
   const FieldPath path = "thinking";
   auto& conversation = f.of<ConversationFields>();
   const std::string& type = required_string(v, "type", path);
@@ -54,7 +54,7 @@ void set_context_management(Fields&, const Json& v) {
   }
 }
 
-constexpr auto kParameters = std::to_array<Parameter>({
+constexpr auto kConversationParameters = std::to_array<Parameter>({
     {.name = "messages",
      .type = Type::kArray,
      .min_items = 1,
@@ -89,7 +89,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .max_bytes = kLabelBytes,
      .fallback = "disabled",
      .help = "type: enabled (with budget_tokens), adaptive or disabled: turns thoughts on or off",
-     .set = set_thinking},
+     .set = set_extended_thinking},
     {.name = "cache_control",
      .type = Type::kObject,
      .max_bytes = kLabelBytes,
@@ -166,7 +166,7 @@ void translate_tool_choice(const AnthropicFields& fields, ConversationFields& co
 
 }  // namespace
 
-std::span<const Parameter> anthropic_conversation_parameters() { return kParameters; }
+std::span<const Parameter> anthropic_conversation_parameters() { return kConversationParameters; }
 
 void translate_conversation(Call& call) {
   const auto& fields = call.fields.of<AnthropicFields>();

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kOverloadedStatus = 529;
 
-std::string_view error_type(int status) {
+std::string_view anthropic_error_type(int status) {
   switch (status) {
     case 401:
       return "authentication_error";
@@ -53,7 +53,7 @@ std::string context_message(const std::string& message) {
   return "prompt is too long: " + message;
 }
 
-std::string error_body(const ApiError& error) { return dump_json(anthropic_error(error)); }
+std::string anthropic_error_body(const ApiError& error) { return dump_json(anthropic_error(error)); }
 
 int status(const ApiError& error) { return error.status == 503 ? kOverloadedStatus : error.status; }
 
@@ -61,20 +61,20 @@ int status(const ApiError& error) { return error.status == 503 ? kOverloadedStat
 
 Json anthropic_error(const ApiError& error) {
   const bool too_long = error.code == "context_length_exceeded";
-  return {
-      {"type", "error"},
-      {"error",
-       {{"type", error_type(error.status)}, {"message", too_long ? context_message(error.message) : error.message}}}};
+  return {{"type", "error"},
+          {"error",
+           {{"type", anthropic_error_type(error.status)},
+            {"message", too_long ? context_message(error.message) : error.message}}}};
 }
 
 const Dialect kAnthropic{.name = "anthropic",
-                         .error_body = error_body,
+                         .error_body = anthropic_error_body,
                          .status = status,
                          .request_id_header = "request-id",
                          .prefixes = {"/v1/messages"}};
 
 namespace {
-const Registry<Dialect> registered{kAnthropic};
+const Registry<Dialect> registered_anthropic{kAnthropic};
 }
 
 }  // namespace sluice::server

@@ -10,7 +10,9 @@
 #include "server/members.h"
 #include "server/rows.h"
 
-namespace sluice::server {
+namespace sluice::server {}  // namespace sluice::server
+
+namespace sluice::server::anthropic::messages {
 namespace {
 
 using Type = Parameter::Type;
@@ -145,4 +147,4 @@ const EndpointInfo count_tokens{.name = "anthropic count_tokens",
 const Registry<EndpointInfo> registered_messages{messages}, registered_count{count_tokens};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::anthropic::messages

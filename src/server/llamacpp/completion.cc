@@ -9,7 +9,9 @@
 #include "server/openai/grammar_fields.h"
 #include "server/rows.h"
 
-namespace sluice::server {
+namespace sluice::server {}  // namespace sluice::server
+
+namespace sluice::server::llamacpp::completion {
 namespace {
 
 using Type = Parameter::Type;
@@ -143,4 +145,4 @@ const EndpointInfo infill_endpoint{
 const Registry<EndpointInfo> registered_completion{completion}, registered_infill{infill_endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::llamacpp::completion

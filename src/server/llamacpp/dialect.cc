@@ -4,7 +4,7 @@
 namespace sluice::server {
 namespace {
 
-std::string_view error_type(const ApiError& error) {
+std::string_view llamacpp_error_type(const ApiError& error) {
   if (error.code == "context_length_exceeded") return "exceed_context_size_error";
   switch (error.status) {
     case 401:
@@ -24,20 +24,20 @@ std::string_view error_type(const ApiError& error) {
   }
 }
 
-std::string error_body(const ApiError& error) { return dump_json(llama_error(error)); }
+std::string llamacpp_error_body(const ApiError& error) { return dump_json(llama_error(error)); }
 
 }  // namespace
 
 Json llama_error(const ApiError& error) {
-  return {{"error", {{"code", error.status}, {"message", error.message}, {"type", error_type(error)}}}};
+  return {{"error", {{"code", error.status}, {"message", error.message}, {"type", llamacpp_error_type(error)}}}};
 }
 
 const Dialect kLlamaCpp{.name = "llama.cpp",
-                        .error_body = error_body,
+                        .error_body = llamacpp_error_body,
                         .prefixes = {"/completion", "/infill", "/props", "/slots", "/apply-template"}};
 
 namespace {
-const Registry<Dialect> registered{kLlamaCpp};
+const Registry<Dialect> registered_llamacpp{kLlamaCpp};
 }
 
 }  // namespace sluice::server

@@ -7,7 +7,7 @@
 #include "server/rows.h"
 #include "server/tool_rows.h"
 
-namespace sluice::server {
+namespace sluice::server::ollama::chat {
 namespace {
 
 using Type = Parameter::Type;
@@ -50,4 +50,4 @@ const EndpointInfo endpoint{
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::ollama::chat

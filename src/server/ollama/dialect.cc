@@ -9,12 +9,12 @@
 namespace sluice::server {
 namespace {
 
-std::string error_body(const ApiError& error) { return dump_json({{"error", error.message}}); }
+std::string ollama_error_body(const ApiError& error) { return dump_json({{"error", error.message}}); }
 
 }  // namespace
 
 const Dialect kOllama{.name = "ollama",
-                      .error_body = error_body,
+                      .error_body = ollama_error_body,
                       .model_suffix = ":latest",
                       .prefixes = {"/api/"},
                       .any_content_type = true};
@@ -33,7 +33,7 @@ std::string rfc3339_now() {
 }
 
 namespace {
-const Registry<Dialect> registered{kOllama};
+const Registry<Dialect> registered_ollama{kOllama};
 }
 
 }  // namespace sluice::server

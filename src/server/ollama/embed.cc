@@ -9,7 +9,7 @@
 #include "server/ollama/options.h"
 #include "server/rows.h"
 
-namespace sluice::server {
+namespace sluice::server::ollama::embed {
 namespace {
 
 using Type = Parameter::Type;
@@ -144,4 +144,4 @@ const EndpointInfo one{.name = "ollama embeddings",
 const Registry<EndpointInfo> registered_several{several}, registered_one{one};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::ollama::embed

@@ -5,7 +5,7 @@
 #include "server/ollama/options.h"
 #include "server/rows.h"
 
-namespace sluice::server {
+namespace sluice::server::ollama::generate {
 namespace {
 
 using Type = Parameter::Type;
@@ -86,4 +86,4 @@ const EndpointInfo endpoint{
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::ollama::generate

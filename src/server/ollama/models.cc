@@ -11,7 +11,7 @@
 #include "server/rows.h"
 #include "sluice/version.h"
 
-namespace sluice::server {
+namespace sluice::server::ollama::models {
 namespace {
 
 struct ShowFields {
@@ -147,4 +147,4 @@ const Registry<EndpointInfo> registered_tags{tags_endpoint}, registered_ps{ps_en
     registered_version{version_endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::ollama::models

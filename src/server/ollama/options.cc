@@ -89,7 +89,7 @@ constexpr Parameter kKeepAlive[] = {{.name = "keep_alive",
                                      .help = "changes nothing: models stay loaded",
                                      .set = set_keep_alive}};
 
-constexpr auto kGeneration = std::to_array<Parameter>({
+constexpr auto kOllamaGeneration = std::to_array<Parameter>({
     {.name = "stream",
      .type = Type::kBoolean,
      .fallback = "true",
@@ -123,7 +123,7 @@ constexpr auto kGeneration = std::to_array<Parameter>({
 }  // namespace
 
 std::span<const Parameter> ollama_keep_alive_parameter() { return kKeepAlive; }
-std::span<const Parameter> ollama_generation_parameters() { return kGeneration; }
+std::span<const Parameter> ollama_generation_parameters() { return kOllamaGeneration; }
 
 void read_ollama_options(Call& call) {
   const auto& fields = call.fields.of<OllamaFields>();

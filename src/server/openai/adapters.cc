@@ -5,7 +5,9 @@
 
 #include "server/openai/shared_fields.h"
 
-namespace sluice::server {
+namespace sluice::server {}  // namespace sluice::server
+
+namespace sluice::server::openai::adapters {
 namespace {
 
 namespace fs = std::filesystem;
@@ -96,4 +98,4 @@ const EndpointInfo unloading{.name = "unload_lora_adapter",
 const Registry<EndpointInfo> registered_load{loading}, registered_unload{unloading};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openai::adapters

@@ -212,7 +212,7 @@ void set_tool_choice(Fields& f, const Json& v) {
   f.of<ConversationFields>().tool_choice = v;
 }
 
-constexpr auto kParameters = std::to_array<Parameter>({
+constexpr auto kChatParameters = std::to_array<Parameter>({
     {.name = "max_completion_tokens",
      .type = Type::kInteger,
      .min = 1,
@@ -267,7 +267,7 @@ void apply_legacy_functions(Call& call) {
 }
 
 // Checks rules between fields.
-void check(Call& call) {
+void check_chat(Call& call) {
   const auto& chat = call.fields.of<ChatFields>();
   const auto& conversation = call.fields.of<ConversationFields>();
   check_generation(call, /*echo=*/false);
@@ -290,7 +290,7 @@ void check(Call& call) {
   }
 }
 
-void run(Call& call) {
+void run_chat(Call& call) {
   ChatRequest request = openai_chat_request(call);
   const auto& chat = call.fields.of<ChatFields>();
   const auto& generation = call.fields.of<GenerationFields>();
@@ -319,27 +319,27 @@ void run(Call& call) {
   call.generate(std::move(job));
 }
 
-const EndpointInfo endpoint{.name = "chat",
-                            .dialect = &kOpenAi,
-                            .paths = {"/v1/chat/completions", "/chat/completions"},
-                            .flags = Route::kGenerates,
-                            .help = "chat completions",
-                            .parameters = chat_parameters(),
-                            .run = run};
-const Registry<EndpointInfo> registered{endpoint};
+const EndpointInfo kChat{.name = "chat",
+                         .dialect = &kOpenAi,
+                         .paths = {"/v1/chat/completions", "/chat/completions"},
+                         .flags = Route::kGenerates,
+                         .help = "chat completions",
+                         .parameters = chat_parameters(),
+                         .run = run_chat};
+const Registry<EndpointInfo> registered_chat{kChat};
 
 }  // namespace
 
 std::vector<std::span<const Parameter>> chat_parameters() {
   return {model_parameter(), conversation_parameters(), generation_parameters(),      grammar_parameters(),
-          kParameters,       reasoning_parameters(),    legacy_function_parameters(), special_token_parameter(),
+          kChatParameters,   reasoning_parameters(),    legacy_function_parameters(), special_token_parameter(),
           label_parameter(), foreign_parameters()};
 }
 
 ChatRequest openai_chat_request(Call& call) {
   expect_generates(call);
   apply_legacy_functions(call);
-  check(call);
+  check_chat(call);
   apply_reasoning(call);
   const auto& chat = call.fields.of<ChatFields>();
   if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;

@@ -203,7 +203,7 @@ std::vector<PromptItem> prompt_items(const Json& prompt) {
   return items;
 }
 
-constexpr auto kParameters = std::to_array<Parameter>({
+constexpr auto kCompletionParameters = std::to_array<Parameter>({
     {.name = "prompt",
      .type = Type::kAny,
      .max_bytes = kTextsBytes,
@@ -235,7 +235,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
 });
 
 // Checks rules between fields. `prompts` is the number of prompts.
-void check(Call& call, size_t prompts) {
+void check_completion(Call& call, size_t prompts) {
   const auto& fields = call.fields.of<CompletionFields>();
   const auto n = static_cast<size_t>(call.fields.of<GenerationFields>().n);
   const size_t made = std::max(n, static_cast<size_t>(fields.best_of));
@@ -268,14 +268,14 @@ Request request_of(Call& call, const PromptItem& item) {
   return request;
 }
 
-void run(Call& call) {
+void run_completion(Call& call) {
   expect_generates(call);
   const auto& fields = call.fields.of<CompletionFields>();
   const auto& generation = call.fields.of<GenerationFields>();
   auto& sampling = call.fields.of<SamplingParams>();
   check_generation(call, fields.echo);
   const std::vector<PromptItem> items = prompt_items(fields.prompt);
-  check(call, items.size());
+  check_completion(call, items.size());
   if (!sampling.max_tokens || !generation.has_max_tokens) sampling.max_tokens = kMaxTokens;
   CompletionOptions more;
   more.discard_output = fields.echo && *sampling.max_tokens == 0;
@@ -315,14 +315,14 @@ void run(Call& call) {
   call.generate(std::move(job));
 }
 
-const EndpointInfo endpoint{.name = "completions",
-                            .dialect = &kOpenAi,
-                            .paths = {"/v1/completions"},
-                            .flags = Route::kGenerates,
-                            .help = "text completions",
-                            .parameters = completion_parameters(),
-                            .run = run};
-const Registry<EndpointInfo> registered{endpoint};
+const EndpointInfo kCompletions{.name = "completions",
+                                .dialect = &kOpenAi,
+                                .paths = {"/v1/completions"},
+                                .flags = Route::kGenerates,
+                                .help = "text completions",
+                                .parameters = completion_parameters(),
+                                .run = run_completion};
+const Registry<EndpointInfo> registered_completions{kCompletions};
 
 }  // namespace
 
@@ -330,7 +330,7 @@ std::vector<std::span<const Parameter>> completion_parameters() {
   return {model_parameter(),
           generation_parameters(),
           grammar_parameters(),
-          kParameters,
+          kCompletionParameters,
           refused_reasoning_parameters(),
           special_token_parameter(),
           label_parameter(),
@@ -342,7 +342,7 @@ Request openai_completion_fields(Call& call) {
   const auto& fields = call.fields.of<CompletionFields>();
   if (fields.echo) throw unsupported_parameter("echo", "is not supported here: put the prompt before the text");
   check_generation(call, /*echo=*/false);
-  check(call, /*prompts=*/1);
+  check_completion(call, /*prompts=*/1);
   Request request = base_request(call);
   request.best_of = fields.best_of;
   return request;

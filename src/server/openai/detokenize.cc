@@ -1,7 +1,7 @@
 // /detokenize, with vLLM's fields. The answer has the text under vLLM's name and under llama.cpp's.
 #include "server/openai/shared_fields.h"
 
-namespace sluice::server {
+namespace sluice::server::openai::detokenize {
 namespace {
 
 struct DetokenizeFields {
@@ -31,4 +31,4 @@ const EndpointInfo endpoint{.name = "detokenize",
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openai::detokenize

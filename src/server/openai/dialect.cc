@@ -6,7 +6,7 @@ namespace {
 
 Json nullable(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-std::string error_body(const ApiError& error) { return dump_json(to_json(error)); }
+std::string openai_error_body(const ApiError& error) { return dump_json(to_json(error)); }
 
 }  // namespace
 
@@ -18,10 +18,10 @@ Json to_json(const ApiError& error) {
                 {"code", nullable(error.code)}}}};
 }
 
-const Dialect kOpenAi{.name = "openai", .error_body = error_body};
+const Dialect kOpenAi{.name = "openai", .error_body = openai_error_body};
 
 namespace {
-const Registry<Dialect> registered{kOpenAi};
+const Registry<Dialect> registered_openai{kOpenAi};
 }
 
 }  // namespace sluice::server

@@ -9,7 +9,7 @@
 #include "server/openai/pooling_fields.h"
 #include "sluice/dimensions.h"
 
-namespace sluice::server {
+namespace sluice::server::openai::embeddings {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "vectors are sent as they lie in memory");
@@ -174,4 +174,4 @@ const EndpointInfo endpoint{.name = "embeddings",
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openai::embeddings

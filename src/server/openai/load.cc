@@ -3,7 +3,7 @@
 
 #include "server/openai/shared_fields.h"
 
-namespace sluice::server {
+namespace sluice::server::openai::load {
 namespace {
 
 void run(Call& call) {
@@ -27,4 +27,4 @@ const EndpointInfo endpoint{.name = "load",
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openai::load

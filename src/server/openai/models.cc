@@ -1,7 +1,7 @@
 // /v1/models: the served models, with vLLM's additions.
 #include "server/openai/shared_fields.h"
 
-namespace sluice::server {
+namespace sluice::server::openai::models {
 namespace {
 
 // The name under which the adapter's model is served.
@@ -54,4 +54,4 @@ const EndpointInfo one{.name = "model",
 const Registry<EndpointInfo> registered_all{all}, registered_one{one};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openai::models

@@ -5,7 +5,7 @@
 
 #include "server/openai/pooling_fields.h"
 
-namespace sluice::server {
+namespace sluice::server::openai::rerank {
 namespace {
 
 using Type = Parameter::Type;
@@ -94,4 +94,4 @@ const EndpointInfo endpoint{
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openai::rerank

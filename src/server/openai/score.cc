@@ -6,7 +6,7 @@
 
 #include "server/openai/pooling_fields.h"
 
-namespace sluice::server {
+namespace sluice::server::openai::score {
 namespace {
 
 struct ScoreFields {
@@ -76,4 +76,4 @@ const EndpointInfo endpoint{
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openai::score

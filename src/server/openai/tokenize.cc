@@ -7,7 +7,7 @@
 #include "server/openai/format.h"
 #include "server/openai/shared_fields.h"
 
-namespace sluice::server {
+namespace sluice::server::openai::tokenize {
 namespace {
 
 using Type = Parameter::Type;
@@ -109,4 +109,4 @@ const EndpointInfo endpoint{
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openai::tokenize

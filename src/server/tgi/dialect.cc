@@ -4,7 +4,7 @@
 namespace sluice::server {
 namespace {
 
-std::string_view error_type(int status) {
+std::string_view tgi_error_type(int status) {
   switch (status) {
     case 500:
       return "generation";
@@ -15,11 +15,11 @@ std::string_view error_type(int status) {
   }
 }
 
-std::string error_body(const ApiError& error) {
-  return dump_json({{"error", error.message}, {"error_type", error_type(error.status)}});
+std::string tgi_error_body(const ApiError& error) {
+  return dump_json({{"error", error.message}, {"error_type", tgi_error_type(error.status)}});
 }
 
-int status(const ApiError& error) {
+int tgi_status(const ApiError& error) {
   if (error.status == 400) return 422;
   if (error.status == 500) return 424;
   return error.status == 503 ? 429 : error.status;
@@ -27,10 +27,11 @@ int status(const ApiError& error) {
 
 }  // namespace
 
-const Dialect kTgi{.name = "tgi", .error_body = error_body, .status = status, .prefixes = {"/generate", "/info"}};
+const Dialect kTgi{
+    .name = "tgi", .error_body = tgi_error_body, .status = tgi_status, .prefixes = {"/generate", "/info"}};
 
 namespace {
-const Registry<Dialect> registered{kTgi};
+const Registry<Dialect> registered_tgi{kTgi};
 }
 
 }  // namespace sluice::server

@@ -9,7 +9,9 @@
 #include "server/tgi/format.h"
 #include "sluice/version.h"
 
-namespace sluice::server {
+namespace sluice::server {}  // namespace sluice::server
+
+namespace sluice::server::tgi::generate {
 namespace {
 
 using Type = Parameter::Type;
@@ -185,4 +187,4 @@ const EndpointInfo info_endpoint{.name = "tgi info",
 const Registry<EndpointInfo> registered_whole{whole}, registered_streamed{streamed}, registered_info{info_endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::tgi::generate

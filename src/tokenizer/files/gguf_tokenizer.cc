@@ -18,17 +18,15 @@ namespace {
 
 using PieceType = SentencePieceFile::PieceType;
 
-constexpr std::string_view kSpaceSymbol = "\u2581";
-
 // Appends without searching for the key: the texts are known to be unique.
 void append(Json& object, std::string text, TokenId id) {
   using Entries = std::vector<std::pair<const std::string, Json>>;
   static_cast<Entries&>(object.get_ref<Json::object_t&>()).emplace_back(std::move(text), id);
 }
 
-class Reader {
+class GgufTokenizerReader {
  public:
-  explicit Reader(const GgufMetadata& metadata) : metadata_(metadata) {
+  explicit GgufTokenizerReader(const GgufMetadata& metadata) : metadata_(metadata) {
     for (std::string_view text : metadata.texts(kTokens)) {
       texts_.push_back(text.empty() ? fmt::format("[EMPTY_{}]", texts_.size()) : std::string(text));
     }
@@ -273,7 +271,7 @@ class Reader {
 }  // namespace
 
 std::unique_ptr<const Tokenizer::Parts> read_gguf_tokenizer(const GgufMetadata& metadata) {
-  return Reader(metadata).read();
+  return GgufTokenizerReader(metadata).read();
 }
 
 }  // namespace sluice::tokenizer

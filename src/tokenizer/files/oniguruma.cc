@@ -17,7 +17,7 @@ namespace {
 
 // Contents of \s and \w inside a class. \s is White_Space. \w is alphabetic, mark, decimal number or connector
 // punctuation.
-constexpr std::string_view kSpace =
+constexpr std::string_view kSpaceClass =
     R"(\x09-\x0d\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kNotSpace =
     R"(\x00-\x08\x0e-\x1f\x21-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e})"
@@ -86,7 +86,7 @@ constexpr auto kPosixClasses = std::to_array<PropertyName>({
     {"blank", R"(\x09\p{Zs})"},
     {"lower", R"(\p{Lowercase})"},
     {"punct", R"(\p{P}\p{S})"},
-    {"space", kSpace},
+    {"space", kSpaceClass},
     {"upper", R"(\p{Uppercase})"},
     {"word", kWord},
 });
@@ -181,9 +181,9 @@ class Translator {
     };
     switch (c) {
       case 's':
-        return put_class(kSpace, false);
+        return put_class(kSpaceClass, false);
       case 'S':
-        return put_class(kSpace, true);
+        return put_class(kSpaceClass, true);
       case 'w':
         return put_class(kWord, false, kLatin1Numbers);
       case 'W':
@@ -293,7 +293,7 @@ class Translator {
     std::string_view inside;
     switch (c) {
       case 's':
-        inside = kSpace;
+        inside = kSpaceClass;
         break;
       case 'S':
         inside = kNotSpace;

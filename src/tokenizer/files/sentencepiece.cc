@@ -22,8 +22,6 @@ namespace {
 
 using PieceType = SentencePieceFile::PieceType;
 
-constexpr std::string_view kSpaceSymbol = "\u2581";
-
 // Returns a matcher for the strings that are tokens wherever they occur.
 std::shared_ptr<const TokenMatcher> user_defined(const SentencePieceFile& file) {
   auto matcher = std::make_shared<TokenMatcher>();

@@ -10,6 +10,9 @@
 
 namespace sluice::tokenizer {
 
+// What pieces have for a space.
+inline constexpr std::string_view kSpaceSymbol = "\u2581";
+
 // A SentencePiece vocabulary and all settings that its library uses to encode. IDs are indices into `pieces`.
 struct SentencePieceFile {
   enum class Kind { kUnigram = 1, kBpe = 2 };

@@ -11,7 +11,7 @@
 #include "chat/jinja/jinja.h"
 #include "sluice/error.h"
 
-namespace sluice::jinja {
+namespace sluice::jinja::language_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -147,4 +147,4 @@ TEST(JinjaLanguage, ATemplateRendersInManyThreads) {
 }
 
 }  // namespace
-}  // namespace sluice::jinja
+}  // namespace sluice::jinja::language_test

@@ -9,7 +9,7 @@
 
 #include "chat/answer_parser.h"
 
-namespace sluice {
+namespace sluice::reasoning_test {
 namespace {
 
 struct Parsed {
@@ -273,4 +273,4 @@ TEST(Reasoning, MarksOfGrammarsMayBeSpecialTokens) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::reasoning_test

@@ -7,7 +7,7 @@
 #include "chat/tools/harmony.h"
 #include "chat/tools/testing.h"
 
-namespace sluice::tool_testing {
+namespace sluice::tool_testing::harmony_test {
 namespace {
 
 // The answer in a line: kinds and texts of its parts.
@@ -151,4 +151,4 @@ TEST(Harmony, IsFoundInTemplates) {
 }
 
 }  // namespace
-}  // namespace sluice::tool_testing
+}  // namespace sluice::tool_testing::harmony_test

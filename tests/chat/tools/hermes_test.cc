@@ -3,7 +3,7 @@
 
 #include "chat/tools/testing.h"
 
-namespace sluice::tool_testing {
+namespace sluice::tool_testing::hermes_test {
 namespace {
 
 const std::vector<Answer> kAnswers = {
@@ -105,4 +105,4 @@ TEST(Hermes, IsFoundInTemplates) {
 }
 
 }  // namespace
-}  // namespace sluice::tool_testing
+}  // namespace sluice::tool_testing::hermes_test

@@ -11,7 +11,7 @@
 
 #include "chat/tools/testing.h"
 
-namespace sluice::tool_testing {
+namespace sluice::tool_testing::json_syntaxes_test {
 namespace {
 
 const std::string kCalls = "<｜tool▁calls▁begin｜>", kCallsEnd = "<｜tool▁calls▁end｜>",
@@ -309,4 +309,4 @@ TEST(JsonSyntaxes, ATemplateHasOneSyntax) {
 }
 
 }  // namespace
-}  // namespace sluice::tool_testing
+}  // namespace sluice::tool_testing::json_syntaxes_test

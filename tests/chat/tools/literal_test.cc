@@ -6,7 +6,7 @@
 #include "chat/tools/literal_reader.h"
 #include "chat/tools/testing.h"
 
-namespace sluice::tool_testing {
+namespace sluice::tool_testing::literal_test {
 namespace {
 
 // The JSON of a literal, read whole and byte by byte.
@@ -140,4 +140,4 @@ TEST(Literals, AreFoundInTemplates) {
 }
 
 }  // namespace
-}  // namespace sluice::tool_testing
+}  // namespace sluice::tool_testing::literal_test

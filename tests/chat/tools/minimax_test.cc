@@ -3,7 +3,7 @@
 
 #include "chat/tools/testing.h"
 
-namespace sluice::tool_testing {
+namespace sluice::tool_testing::minimax_test {
 namespace {
 
 TEST(Minimax, LinesAreParsed) {
@@ -22,4 +22,4 @@ TEST(Minimax, IsFoundInTemplates) {
 }
 
 }  // namespace
-}  // namespace sluice::tool_testing
+}  // namespace sluice::tool_testing::minimax_test

@@ -7,7 +7,7 @@
 #include "chat/tools/testing.h"
 #include "grammar/limits.h"
 
-namespace sluice::tool_testing {
+namespace sluice::tool_testing::tagged_test {
 namespace {
 
 ToolFunctions functions() {
@@ -302,4 +302,4 @@ TEST(Tagged, TemplateOfDeepSeekV4) {
 }
 
 }  // namespace
-}  // namespace sluice::tool_testing
+}  // namespace sluice::tool_testing::tagged_test

@@ -6,7 +6,7 @@
 
 #include "chat/tools/testing.h"
 
-namespace sluice::tool_testing {
+namespace sluice::tool_testing::template_calls_test {
 namespace {
 
 struct Case {
@@ -72,4 +72,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace sluice::tool_testing
+}  // namespace sluice::tool_testing::template_calls_test

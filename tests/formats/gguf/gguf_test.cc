@@ -16,11 +16,11 @@
 #include "formats/gguf/text.h"
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::gguf_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Writes the bytes of a GGUF file and records where its numbers are.
 class Writer {
@@ -266,7 +266,7 @@ TEST(Gguf, GettersKnowTheirTypes) {
 }
 
 // A temporary folder that is deleted with the test.
-class GgufCheckpointTest : public testing::Test {
+class GgufCheckpointTest : public ::testing::Test {
  protected:
   GgufCheckpointTest() { fs::create_directories(root_); }
   ~GgufCheckpointTest() override { fs::remove_all(root_); }
@@ -323,7 +323,7 @@ class GgufCheckpointTest : public testing::Test {
     return w.bytes + data;
   }
 
-  fs::path root_ = fs::path(testing::TempDir()) / ("gguf_" + std::to_string(::getpid()));
+  fs::path root_ = fs::path(::testing::TempDir()) / ("gguf_" + std::to_string(::getpid()));
 };
 
 TEST_F(GgufCheckpointTest, RerankersHaveAHead) {
@@ -706,4 +706,4 @@ TEST_F(GgufCheckpointTest, EndsAreThoseOfTheMetadataAndOfKnownTexts) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::gguf_test

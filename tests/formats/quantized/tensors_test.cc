@@ -8,7 +8,7 @@
 
 #include "base/thread_pool.h"
 
-namespace sluice {
+namespace sluice::tensors_test {
 namespace {
 
 std::vector<uint32_t> random_words(int64_t count) {
@@ -97,4 +97,4 @@ TEST(GroupMatrix, BlocksAndPlainRowsHaveTheValuesOfTheMatrix) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tensors_test

@@ -14,7 +14,7 @@
 #include "support/sanitized.h"
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::torch_file_test {
 namespace {
 
 using namespace testing;
@@ -430,4 +430,4 @@ TEST(TorchFile, EveryByteMayBeWrong) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::torch_file_test

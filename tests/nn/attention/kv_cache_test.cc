@@ -9,7 +9,7 @@
 
 #include "base/thread_pool.h"
 
-namespace sluice {
+namespace sluice::kv_cache_test {
 namespace {
 
 using ::testing::Each;
@@ -166,4 +166,4 @@ TEST(KvCache, Int8HasAScalePerVector) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::kv_cache_test

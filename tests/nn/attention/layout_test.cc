@@ -3,7 +3,7 @@
 
 #include "nn/attention/attention.h"
 
-namespace sluice {
+namespace sluice::layout_test {
 namespace {
 
 std::vector<int64_t> rows_in_order(const std::vector<RowRange>& ranges) {
@@ -35,4 +35,4 @@ TEST(AlibiSlopes, PowersOfTwoAndOthers) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::layout_test

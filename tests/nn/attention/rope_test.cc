@@ -9,7 +9,7 @@
 #include "base/thread_pool.h"
 #include "nn/loading/weights.h"
 
-namespace sluice {
+namespace sluice::rope_test {
 namespace {
 
 RopeSpec spec(const std::string& type) {
@@ -113,4 +113,4 @@ TEST(Rope, FirstPositionIsNotRotated) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::rope_test

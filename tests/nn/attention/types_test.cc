@@ -11,7 +11,7 @@
 #include "nn/attention/attention.h"
 #include "ops/ops.h"
 
-namespace sluice {
+namespace sluice::types_test {
 namespace {
 
 constexpr int kHidden = 32, kHeads = 4, kKvHeads = 2, kDim = 16, kRows = 6, kBlock = 8;
@@ -186,4 +186,4 @@ TEST_F(AttentionTypes, WhatReadsRowsInBetweenReadsFp32) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::types_test

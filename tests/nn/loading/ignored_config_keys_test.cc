@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 
-namespace sluice {
+namespace sluice::ignored_config_keys_test {
 namespace {
 
 using Keys = std::vector<std::string>;
@@ -30,4 +30,4 @@ TEST(IgnoredConfigKeys, OtherThanTheAcceptedValueIsReported) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::ignored_config_keys_test

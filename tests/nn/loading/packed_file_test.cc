@@ -16,7 +16,7 @@
 
 #include "support/temp_folder.h"
 
-namespace sluice {
+namespace sluice::packed_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -343,4 +343,4 @@ TEST_F(PackedFileTest, OfAProgramWithoutBuildIdIsRefused) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::packed_file_test

@@ -11,7 +11,7 @@
 #include "nn/moe/moe.h"
 #include "sluice/error.h"
 
-namespace sluice {
+namespace sluice::expert_layouts_test {
 namespace {
 
 constexpr int kExperts = 5, kHidden = 64, kInner = 96, kTopK = 2;
@@ -256,4 +256,4 @@ TEST_F(ExpertLayouts, TheBiasOfASumIsAddedOnce) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::expert_layouts_test

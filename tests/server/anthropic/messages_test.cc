@@ -1,7 +1,7 @@
 // Anthropic's Messages API: translation of conversations, answers whole and streamed, and errors of every layer.
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::messages_test {
 namespace {
 
 class Anthropic : public ServerTest {
@@ -288,4 +288,4 @@ TEST_F(Anthropic, PromptsThatAreTooLong) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::messages_test

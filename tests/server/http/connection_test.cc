@@ -8,7 +8,7 @@
 
 #include "server/http/http_fixture.h"
 
-namespace sluice::server {
+namespace sluice::server::connection_test {
 namespace {
 
 // Clients that leave
@@ -305,4 +305,4 @@ TEST(ConnectionTable, RemoteAddressesHaveHalfOfTheConnections) {
 }
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::connection_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace sluice::server {
+namespace sluice::server::parser_test {
 namespace {
 
 using State = HttpParser::State;
@@ -175,4 +175,4 @@ TEST(HttpParser, SurvivesMutations) {
 }
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::parser_test

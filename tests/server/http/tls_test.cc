@@ -9,7 +9,7 @@
 #include "server/server_fixture.h"
 #include "support/certificate.h"
 
-namespace sluice {
+namespace sluice::tls_test {
 namespace {
 
 class TlsTest : public ServerTest {
@@ -102,4 +102,4 @@ TEST_F(TlsTest, ClientsThatLeaveCancel) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tls_test

@@ -1,7 +1,7 @@
 // llama.cpp's routes: completions, listings, and the routes without /v1.
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::llamacpp_test {
 namespace {
 
 class LlamaCpp : public ServerTest {
@@ -115,4 +115,4 @@ TEST_F(LlamaCpp, Errors) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::llamacpp_test

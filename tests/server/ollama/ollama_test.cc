@@ -1,7 +1,7 @@
 // Ollama's API: lines of JSON, options, conversations, listings and errors.
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::ollama_test {
 namespace {
 
 class Ollama : public ServerTest {
@@ -239,4 +239,4 @@ TEST_F(Ollama, ContentTypesOfCurl) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::ollama_test

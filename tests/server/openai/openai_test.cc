@@ -2,7 +2,7 @@
 #include "server/api.h"
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::openai_test {
 namespace {
 
 using OpenAi = ServerTest;
@@ -393,4 +393,4 @@ TEST_F(OpenAi, WithoutHttp) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::openai_test

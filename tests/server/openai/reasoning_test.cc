@@ -1,7 +1,7 @@
 // Fields about thoughts, and the older form of calls.
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::reasoning_test {
 namespace {
 
 class Reasoning : public ServerTest {
@@ -151,4 +151,4 @@ TEST_F(Reasoning, StructuralTagsAreGrammars) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::reasoning_test

@@ -2,7 +2,7 @@
 #include "server/openai/responses/store.h"
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::responses_test {
 namespace {
 
 using server::ResponseStore;
@@ -242,4 +242,4 @@ TEST(ResponseStore, IdsBelongToTheirTenant) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::responses_test

@@ -1,7 +1,7 @@
 // TGI's routes: whole answers, streams, and errors.
 #include "server/server_fixture.h"
 
-namespace sluice {
+namespace sluice::tgi_test {
 namespace {
 
 class Tgi : public ServerTest {
@@ -90,4 +90,4 @@ TEST_F(Tgi, InfoAndErrors) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::tgi_test

@@ -14,7 +14,7 @@
 #include "tokenizer/files/gguf_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 
-namespace sluice {
+namespace sluice::gguf_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -169,4 +169,4 @@ TEST(GgufTokenizer, NamesWhatItRefuses) {
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::gguf_test

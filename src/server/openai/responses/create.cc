@@ -5,7 +5,7 @@
 #include "server/openai/responses/store.h"
 #include "server/rows.h"
 
-namespace sluice::server {
+namespace sluice::server::openai::create {
 namespace {
 
 using Type = Parameter::Type;
@@ -136,4 +136,4 @@ const EndpointInfo input_tokens{.name = "response input_tokens",
 const Registry<EndpointInfo> registered_create{create}, registered_input_tokens{input_tokens};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openai::create

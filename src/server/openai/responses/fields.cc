@@ -67,7 +67,7 @@ void set_reasoning(Fields& f, const Json& v) {
 }
 
 // "none", "auto", "required" or {"type": "function", "name": ...}.
-void set_tool_choice(Fields& f, const Json& v) {
+void set_response_tool_choice(Fields& f, const Json& v) {
   const FieldPath path = "tool_choice";
   Json& choice = f.of<ConversationFields>().tool_choice;
   if (v.is_object()) {
@@ -104,7 +104,7 @@ void set_label(Fields& f, const Json& v) {
   f.of<ResponseFields>().labels[kName] = v;
 }
 
-constexpr const char* kUser = "user";
+constexpr const char* kUserName = "user";
 constexpr const char* kSafetyIdentifier = "safety_identifier";
 constexpr const char* kPromptCacheKey = "prompt_cache_key";
 
@@ -118,7 +118,7 @@ constexpr Parameter label() {
           .set = set_label<kName>};
 }
 
-constexpr auto kParameters = std::to_array<Parameter>({
+constexpr auto kResponseParameters = std::to_array<Parameter>({
     {.name = "input",
      .type = Type::kAny,
      .max_bytes = kTextsBytes,
@@ -144,7 +144,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .help = "keep the response for an hour, while there is room",
      .set = assign<&ResponseFields::store>},
     tools_row(assign<&ResponseFields::tools>),
-    tool_choice_row(set_tool_choice),
+    tool_choice_row(set_response_tool_choice),
     parallel_tool_calls_row(),
     {.name = "text",
      .type = Type::kObject,
@@ -171,7 +171,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .fallback = "{}",
      .help = "labels, which the response repeats",
      .set = assign<&ResponseFields::metadata>},
-    label<kUser>(),
+    label<kUserName>(),
     label<kSafetyIdentifier>(),
     label<kPromptCacheKey>(),
     refused("background", "[false]"),
@@ -190,18 +190,18 @@ void set_max_output_tokens(Fields& f, const Json& v) {
   f.of<GenerationFields>().has_max_tokens = true;
 }
 
-constexpr auto kLength = std::to_array<Parameter>({{.name = "max_output_tokens",
-                                                    .type = Type::kInteger,
-                                                    .min = 1,
-                                                    .max = kIntMax,
-                                                    .fallback = "up to the context",
-                                                    .help = "the most tokens to generate",
-                                                    .set = set_max_output_tokens}});
-constexpr auto kSampling = joined(kLength, sampling_rows());
+constexpr auto kLengthOfResponse = std::to_array<Parameter>({{.name = "max_output_tokens",
+                                                              .type = Type::kInteger,
+                                                              .min = 1,
+                                                              .max = kIntMax,
+                                                              .fallback = "up to the context",
+                                                              .help = "the most tokens to generate",
+                                                              .set = set_max_output_tokens}});
+constexpr auto kSampling = joined(kLengthOfResponse, sampling_rows());
 
 }  // namespace
 
-std::span<const Parameter> response_parameters() { return kParameters; }
+std::span<const Parameter> response_parameters() { return kResponseParameters; }
 std::span<const Parameter> response_sampling_parameters() { return kSampling; }
 
 void translate_response_request(Call& call) {

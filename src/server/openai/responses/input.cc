@@ -8,9 +8,9 @@
 namespace sluice::server {
 namespace {
 
-constexpr size_t kMaxItems = 16384;
+constexpr size_t kMostInputItems = 16384;
 
-std::string part_text(const Json& part, const FieldPath& path, UnknownFields& unknown) {
+std::string input_part_text(const Json& part, const FieldPath& path, UnknownFields& unknown) {
   expect_object(part, path);
   const std::string& type = required_string(part, "type", path);
   if (type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text") {
@@ -29,9 +29,9 @@ std::string part_text(const Json& part, const FieldPath& path, UnknownFields& un
 std::string text_of(const Json& content, const FieldPath& path, UnknownFields& unknown) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) throw invalid_type(path, "one of a string or array of objects", content);
-  expect_array(content, path, 0, kMaxItems);
+  expect_array(content, path, 0, kMostInputItems);
   std::string text;
-  for (size_t i = 0; i < content.size(); ++i) text += part_text(content[i], path[i], unknown);
+  for (size_t i = 0; i < content.size(); ++i) text += input_part_text(content[i], path[i], unknown);
   return text;
 }
 
@@ -123,7 +123,7 @@ void append_input(const Json& input, UnknownFields& unknown, Json& messages) {
     return;
   }
   if (!input.is_array()) throw invalid_type(path, "one of a string or array of objects", input);
-  expect_array(input, path, 1, kMaxItems);
+  expect_array(input, path, 1, kMostInputItems);
   for (size_t i = 0; i < input.size(); ++i) append_item(input[i], path[i], unknown, messages);
 }
 

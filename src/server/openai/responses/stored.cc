@@ -5,7 +5,7 @@
 #include "server/openai/dialect.h"
 #include "server/openai/responses/store.h"
 
-namespace sluice::server {
+namespace sluice::server::openai::stored {
 namespace {
 
 ApiError not_found(std::string_view id) {
@@ -72,4 +72,4 @@ const Registry<EndpointInfo> registered_get{get_endpoint}, registered_delete{del
     registered_cancel{cancel_endpoint};
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice::server::openai::stored

@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-namespace sluice::cuda {
+namespace sluice::cuda::dependencies_test {
 namespace {
 
 using Kind = Instruction::Kind;
@@ -233,4 +233,4 @@ TEST(Dependencies, ExchangesAreUsedAgainOnlyWhenNobodyReadsThem) {
 }
 
 }  // namespace
-}  // namespace sluice::cuda
+}  // namespace sluice::cuda::dependencies_test

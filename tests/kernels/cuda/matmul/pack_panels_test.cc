@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace sluice::cuda {
+namespace sluice::cuda::pack_panels_test {
 namespace {
 
 using quant::Scales;
@@ -165,4 +165,4 @@ TEST(PackPanels, ARowOfNvfp4HasOneScaleOfTheTensor) {
 }
 
 }  // namespace
-}  // namespace sluice::cuda
+}  // namespace sluice::cuda::pack_panels_test
