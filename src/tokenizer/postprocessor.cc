@@ -74,9 +74,8 @@ PostProcessor::Templates PostProcessor::load_around(const Field& field, bool ber
   const Part cls = token("cls"), sep = token("sep"), first{.kind = Part::Kind::kFirst};
   Part second{.kind = Part::Kind::kSecond, .type = bert ? 1 : 0}, end = sep;
   end.type = second.type;
-  Templates both{.single = {cls, first, sep}, .pair = {cls, first, sep, second, end}};
-  if (!bert) both.pair.insert(both.pair.begin() + 2, sep);
-  return both;
+  if (bert) return {.single = {cls, first, sep}, .pair = {cls, first, sep, second, end}};
+  return {.single = {cls, first, sep}, .pair = {cls, first, sep, sep, second, end}};
 }
 
 std::vector<TokenId> PostProcessor::apply(std::vector<TokenId> tokens, bool add_special_tokens) const {

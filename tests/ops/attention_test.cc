@@ -503,7 +503,7 @@ TEST_P(AttentionTest, NanOfLatentCachesStaysInItsSequence) {
   for (int r = 0; r < 44; ++r) EXPECT_FALSE(std::isnan(before[0].row(r)[0])) << r;
 }
 
-SLUICE_FOR_EVERY_BACKEND(AttentionTest);
+SLUICE_FOR_EVERY_KERNEL(AttentionTest, &OpTable::attention);
 
 }  // namespace
 }  // namespace sluice::ops::attention_test

@@ -237,7 +237,7 @@ TEST_P(ExpertsTest, ManyRowsMatchTheReference) {
                         {{300}, 16, 1280},
                         {many, 36, 256}};
   int turn = 0;
-  for (DType stored : weight_types()) {
+  for (DType stored : share(weight_types())) {
     for (const Case& c : cases) {
       const int64_t n = c.n, k = c.k, experts = static_cast<int64_t>(c.counts.size());
       if (k % stored->block_size != 0) continue;
@@ -280,7 +280,7 @@ TEST_P(ExpertsTest, RowsAreFoundByTheirNumbers) {
   constexpr int64_t kGiven = 7, n = 70, k = 256;
   const std::vector<std::vector<int>> cases = {
       {0, 1, 0, 2, 0}, {3, 0, 9, 1}, {17, 10, 0, 20}, {20, 64, 0, 7}, {130, 0, 300}};
-  for (DType stored : weight_types()) {
+  for (DType stored : share(weight_types())) {
     for (const std::vector<int>& counts : cases) {
       const auto experts = static_cast<int64_t>(counts.size());
       SCOPED_TRACE(fmt::format("{}: {} experts, the first with {} rows", stored->name, experts, counts[0]));
@@ -371,7 +371,7 @@ TEST_P(ExpertsTest, HeadMatmulMatchesTheReference) {
 
 // Every weight type. The last of these matrices do not fit in the unpack buffer at once.
 TEST_P(ExpertsTest, HeadMatmulOfManyRowsMatchesTheReference) {
-  for (DType stored : weight_types()) {
+  for (DType stored : share(weight_types())) {
     for (auto [rows, heads, n, k] :
          {std::tuple{70, 3, 40, 256}, {64, 4, 96, 512}, {9, 3, 40, 256}, {64, 65, 512, 512}}) {
       if (heads == 65 && stored->name != "q8_0") continue;

@@ -128,7 +128,7 @@ TEST_P(LoraTest, RowsAreIndependent) {
   }
 }
 
-SLUICE_FOR_EVERY_BACKEND(LoraTest);
+SLUICE_FOR_EVERY_KERNEL(LoraTest, &OpTable::lora_shrink, &OpTable::lora_expand);
 
 }  // namespace
 }  // namespace sluice::ops::lora_test

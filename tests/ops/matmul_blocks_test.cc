@@ -95,7 +95,7 @@ void expect_product(const Owned& out, const Owned& expected, DType type, int64_t
 }
 
 TEST_P(MatmulBlocksTest, MatchesTheReference) {
-  for (DType type : block_types(device.ctx.ops)) {
+  for (DType type : share(block_types(device.ctx.ops))) {
     int i = 0;
     for (const int64_t n : {1, 16, 37, 64, 130}) {
       for (const int64_t blocks : {1, 3, 9}) {
@@ -124,7 +124,7 @@ TEST_P(MatmulBlocksTest, MatchesTheReference) {
 TEST_P(MatmulBlocksTest, ExpertsAndHeadsMatchTheReference) {
   const int64_t matrices = 3, n = 20, k = 512;
   const bool bf16 = !GetParam()->can.batch_invariant;
-  for (DType type : block_types(device.ctx.ops)) {
+  for (DType type : share(block_types(device.ctx.ops))) {
     const int64_t all = matrices * stacked_outputs(n);
     std::vector<std::byte> data = random_blocks(type, all, k, random);
     const Packed own = packed(device.ctx, Tensor(data.data(), type, {all, k}));
@@ -167,7 +167,7 @@ TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
       {"iq1_s", 2.17},   {"iq1_m", 2.08}, {"iq2_xxs", 1.64}, {"iq2_xs", 1.57}, {"iq2_s", 1.42},
       {"iq3_xxs", 1.43}, {"iq3_s", 1.28}, {"tq1_0", 1.41},   {"q2_k", 1.20},   {"tq2_0", 1.16}};
   constexpr int64_t kOutputs = 256, kInputs = 4096;
-  for (DType type : block_types(device.ctx.ops)) {
+  for (DType type : share(block_types(device.ctx.ops))) {
     const auto file = static_cast<double>(Tensor(nullptr, type, {kOutputs, kInputs}).bytes());
     const double ratio = static_cast<double>(device.ctx.ops.matmul.at(type).packed_bytes(kOutputs, kInputs)) / file;
     const auto exception = most.find(type->name);
@@ -178,7 +178,7 @@ TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
 // The error of rounding x to int8: half a step of 1/127 of a block's largest input per element, averaging out over k.
 TEST_P(MatmulBlocksTest, Int8InputsStayNearTheExactProduct) {
   const int64_t rows = 9, n = 48, k = 1024;
-  for (DType type : block_types(device.ctx.ops)) {
+  for (DType type : share(block_types(device.ctx.ops))) {
     std::vector<std::byte> data = random_blocks(type, n, k, random);
     const Tensor matrix(data.data(), type, {n, k});
     Owned x(&kFloat32, {rows, k}), out(&kFloat32, {rows, n}), exact(&kFloat32, {rows, n});
@@ -198,7 +198,7 @@ TEST_P(MatmulBlocksTest, Int8InputsStayNearTheExactProduct) {
 
 TEST_P(MatmulBlocksTest, WhatIsNotFiniteStaysInItsRow) {
   const int64_t rows = 8, n = 40, k = 512;
-  for (DType type : block_types(device.ctx.ops)) {
+  for (DType type : share(block_types(device.ctx.ops))) {
     std::vector<std::byte> data = random_blocks(type, n, k, random);
     const Packed weight = packed(device.ctx, Tensor(data.data(), type, {n, k}));
     Owned x(&kFloat32, {rows, k}), clean(&kFloat32, {rows, n}), out(&kFloat32, {rows, n});
@@ -250,7 +250,7 @@ TEST_P(MatmulBlocksTest, ScalesOfMxfp4MayBeOfAnySize) {
 TEST_P(MatmulBlocksTest, RowsKeepTheirBitsInEveryBatch) {
   if (GetParam()->rank == 0) GTEST_SKIP() << "the reference computes every element by itself";
   const int64_t total = !GetParam()->can.batch_invariant ? 4 : 50, n = 70;  // which have one kernel for every format
-  for (DType type : block_types(device.ctx.ops)) {
+  for (DType type : share(block_types(device.ctx.ops))) {
     const int64_t k = 3 * 256 + (type->block_size < 256 ? type->block_size : 0);
     std::vector<std::byte> data = random_blocks(type, n, k, random);
     const Packed weight = packed(device.ctx, Tensor(data.data(), type, {n, k}));
@@ -272,7 +272,7 @@ TEST_P(MatmulBlocksTest, RowsKeepTheirBitsInEveryBatch) {
 TEST_P(MatmulBlocksTest, PacksWhatFormatsWrite) {
   Owned matrix(&kBFloat16, {21, 512});
   matrix.fill(random);
-  for (DType type : block_types(device.ctx.ops)) {
+  for (DType type : share(block_types(device.ctx.ops))) {
     if (type->encode == nullptr) continue;
     std::vector<float> values(21 * 512);
     to_float(&kBFloat16, matrix->data, values.data(), values.size());
@@ -292,7 +292,7 @@ TEST_P(MatmulBlocksTest, PacksWhatFormatsWrite) {
 }
 
 TEST_P(MatmulBlocksTest, EmbedsRows) {
-  for (DType type : block_types(device.ctx.ops)) {
+  for (DType type : share(block_types(device.ctx.ops))) {
     const int64_t columns = 2 * type->block_size;
     std::vector<std::byte> data = random_blocks(type, 9, columns, random);
     const Buffer memory(data.size(), test_memory());

@@ -63,7 +63,7 @@ TEST_P(PoolingTest, SequencesKeepTheirBits) {
   }
 }
 
-SLUICE_FOR_EVERY_BACKEND(PoolingTest);
+SLUICE_FOR_EVERY_KERNEL(PoolingTest, &OpTable::pooling);
 
 }  // namespace
 }  // namespace sluice::ops::pooling_test

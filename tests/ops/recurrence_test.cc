@@ -325,7 +325,8 @@ TEST_P(RecurrenceTest, SoftplusIsAccurateOverTheWholeRange) {
   EXPECT_TRUE(std::isnan(special.row(0)[2]));
 }
 
-SLUICE_FOR_EVERY_BACKEND(RecurrenceTest);
+SLUICE_FOR_EVERY_KERNEL(RecurrenceTest, &OpTable::causal_conv, &OpTable::selective_scan, &OpTable::head_scan,
+                        &OpTable::delta_rule, &OpTable::gated_lru);
 
 }  // namespace
 }  // namespace sluice::ops::recurrence_test

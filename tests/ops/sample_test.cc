@@ -540,7 +540,7 @@ TEST_P(SampleTest, SampledTokensAreTakenWhereTheyAreAskedFor) {
   }
 }
 
-SLUICE_FOR_EVERY_BACKEND(SampleTest);
+SLUICE_FOR_EVERY_KERNEL(SampleTest, &OpTable::sample, &OpTable::feed_sampled);
 
 }  // namespace
 }  // namespace sluice::ops::sample_test

@@ -13,7 +13,7 @@ using Chain = std::vector<SamplerStep>;
 
 class SamplerChainTest : public OpsTest {
  protected:
-  static constexpr int kSamples = 200'000;
+  static constexpr int kSamples = static_cast<int>(sized(200'000, 20'000));
 
   void SetUp() override {
     std::normal_distribution<float> normal(0.0f, 1.5f);
@@ -138,7 +138,7 @@ TEST_P(SamplerChainTest, SeveralSamplers) {
                        {.kind = kTopNSigma, .b = 1.0f}});
 }
 
-SLUICE_FOR_EVERY_BACKEND(SamplerChainTest);
+SLUICE_FOR_EVERY_KERNEL(SamplerChainTest, &OpTable::sample);
 
 }  // namespace
 }  // namespace sluice::ops::sampler_chain_test

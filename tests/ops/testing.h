@@ -131,6 +131,32 @@ inline std::vector<const Backend*> usable_backends() {
   return usable;
 }
 
+// Whether two backends have the same kernels in these slots.
+template <auto... kSlots>
+bool same_kernels(const Backend* a, const Backend* b) {
+  const OpTable &x = a->open(0).ops(), &y = b->open(0).ops();
+  return ((x.*kSlots == y.*kSlots) && ...);
+}
+
+// The usable backends, but of those with the same kernels in these slots only the first.
+template <auto... kSlots>
+std::vector<const Backend*> backends_of_kernels() {
+  std::vector<const Backend*> kept;
+  for (const Backend* backend : usable_backends()) {
+    if (std::ranges::none_of(kept, [&](const Backend* k) { return same_kernels<kSlots...>(k, backend); })) {
+      kept.push_back(backend);
+    }
+  }
+  return kept;
+}
+
+// The number of kernels in these slots before the backend's.
+template <auto... kSlots>
+size_t kernels_before(const Backend* backend) {
+  const auto all = backends_of_kernels<kSlots...>();
+  return std::ranges::find_if(all, [&](const Backend* k) { return same_kernels<kSlots...>(k, backend); }) - all.begin();
+}
+
 inline std::string name_of(const Backend* backend) {
   std::string name(backend->name);
   std::replace(name.begin(), name.end(), '-', '_');
@@ -168,14 +194,13 @@ class OpsTest : public testing::TestWithParam<const Backend*> {
                                                                                  : 1e-6f;
     return each * std::sqrt(static_cast<float>(k)) + 1e-6f;
   }
-  // Returns the cases that the backend under test runs: all, or under a sanitizer every third. Backends start at
-  // different cases, so that together they still run all of them.
+  // Returns the cases that the backend under test runs: all, or under a sanitizer every third. Backends with different
+  // kernels start at different cases, so that together they still run all of them.
   template <class Cases>
   static auto share(const Cases& cases) {
     std::vector<std::ranges::range_value_t<Cases>> chosen;
-    const auto all = usable_backends();
     const size_t step = kSanitized ? 3 : 1;
-    size_t i = kSanitized ? std::ranges::find(all, GetParam()) - all.begin() : 0;
+    size_t i = kSanitized ? kernels_before<&OpTable::attention>(GetParam()) : 0;
     for (const auto& one : cases) {
       if (i++ % step == 0) chosen.push_back(one);
     }
@@ -187,9 +212,12 @@ class OpsTest : public testing::TestWithParam<const Backend*> {
   Checked reference{select_backend("reference"), 1};
 };
 
-#define SLUICE_FOR_EVERY_BACKEND(suite)                                           \
-  INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::ValuesIn(usable_backends()), \
+#define SLUICE_FOR_BACKENDS(suite, ...)                                     \
+  INSTANTIATE_TEST_SUITE_P(Backends, suite, testing::ValuesIn(__VA_ARGS__), \
                            [](const testing::TestParamInfo<const Backend*>& info) { return name_of(info.param); })
+#define SLUICE_FOR_EVERY_BACKEND(suite) SLUICE_FOR_BACKENDS(suite, usable_backends())
+// For a suite that runs only the named slots: each of their kernels once.
+#define SLUICE_FOR_EVERY_KERNEL(suite, ...) SLUICE_FOR_BACKENDS(suite, backends_of_kernels<__VA_ARGS__>())
 
 // Compares what two kernels stored. They may differ by one step of the cache's type, relative to the number, plus
 // `least`; for 8-bit types `least` is a step of its own. NaN must be NaN in both.
