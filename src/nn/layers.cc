@@ -98,10 +98,10 @@ DType stored_type(const LoadContext& context, const Linear::Part& part, DType ro
   return context.matrix_type(changed ? context.dtype : rows, inputs, part.keep_type);
 }
 
-// Returns the rows that a part asks for, and of them the columns `kept`. A transposed matrix is turned around and
-// converted to fp32.
+// Returns the rows that a part asks for, and of them the columns `kept`, or all. A transposed matrix is turned around
+// and converted to fp32.
 std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& part, const TensorEntry* entry,
-                               int64_t inputs, const std::vector<RowRange>& ranges, RowRange kept,
+                               int64_t inputs, const std::vector<RowRange>& ranges, std::optional<RowRange> kept,
                                const std::vector<float>& input_scale) {
   std::vector<Source> out;
   const bool scaled = !part.input_scale.empty();
@@ -109,8 +109,8 @@ std::vector<Source> sources_of(const LoadContext& context, const Linear::Part& p
     const DType stored = stored_type(context, part, rows.dtype, inputs);
     const DType type = part.unit_rows || scaled ? context.dtype : rows.dtype;
     const bool row_scales = type != stored || (entry != nullptr && entry->row_scales);
-    out.push_back(
-        {rows.slice_columns(kept.begin, kept.count), stored, row_scales, part.unit_rows, scaled, input_scale, memory});
+    const Tensor columns = kept ? rows.slice_columns(kept->begin, kept->count) : rows;
+    out.push_back({columns, stored, row_scales, part.unit_rows, scaled, input_scale, memory});
   };
   const bool transposing = entry != nullptr && part.transposed != entry->transposed;
   std::shared_ptr<Buffer> memory;
@@ -240,7 +240,6 @@ Linear::Split Linear::divide(const Weights& w, const std::vector<Part>& parts, i
 Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias, const Split& given) {
   LoadContext& context = w.context();
   const Split split = divide(w, parts, inputs, given);
-  const RowRange kept = split.inputs.value_or(RowRange{0, inputs});
   const bool has_bias = bias && (!split.inputs || context.ranks.rank == 0);  // one summand has the bias
   int64_t first_output = 0;                                                  // of the current part
   std::vector<Source> sources;
@@ -254,8 +253,8 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
     std::vector<float> input_scale;
     if (!part.input_scale.empty()) input_scale = w.vector(part.input_scale, inputs);
     const auto stored = part.transposed ? Weights::Stored::kWithData : Weights::Stored::kAnyWay;
-    std::ranges::move(sources_of(context, part, here.tensor("weight", shape, stored), inputs, ranges, kept,
-                                 picked(input_scale, {kept})),
+    std::ranges::move(sources_of(context, part, here.tensor("weight", shape, stored), inputs, ranges, split.inputs,
+                                 split.inputs ? picked(input_scale, {*split.inputs}) : input_scale),
                       std::back_inserter(sources));
     if (!bias && bias_home.has("bias")) {
       context.add_problem(
@@ -280,7 +279,8 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
   if (context.lora != nullptr) lora_ = context.lora->add(std::move(modules), inputs);
   for (size_t begin = 0, end = 0; begin < sources.size(); begin = end) {
     while (end < sources.size() && sources[end].stored == sources[begin].stored) ++end;
-    PackedWeight weight = pack_all(context, std::span(sources).subspan(begin, end - begin), kept.count);
+    PackedWeight weight =
+        pack_all(context, std::span(sources).subspan(begin, end - begin), split.inputs ? split.inputs->count : inputs);
     const int64_t first = std::exchange(outputs_, outputs_ + weight.view().n);
     segments_.push_back({first, std::move(weight)});
   }

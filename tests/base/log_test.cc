@@ -18,7 +18,7 @@ std::string logged(std::string_view message, std::span<const log::Field> fields 
   return ::testing::internal::GetCapturedStderr();
 }
 
-const log::Field kFields[] = {{"id", std::string("a\nb")}, {"in", int64_t{7}}, {"ms", 1.5}};
+const log::Field kFields[] = {{"id", "a\nb"}, {"in", int64_t{7}}, {"ms", 1.5}};
 
 TEST(Log, TextIsOneLine) {
   EXPECT_THAT(logged("request", kFields), EndsWith("info request id=a\\x0ab in=7 ms=1.500\n"));

@@ -93,9 +93,13 @@ TEST(CApiOpen, NamesWhatIsWrong) {
   EXPECT_EQ(sluice_engine_open(kModel, &wrong, 1, &engine), SLUICE_INVALID_ARGUMENT);
   EXPECT_STREQ(sluice_last_error_field(), "block_size");
 
-  const sluice_option refused{"tensor-parallel-size", "2"};
+  const sluice_option refused{"pipeline-parallel-size", "2"};
   EXPECT_EQ(sluice_engine_open(kModel, &refused, 1, &engine), SLUICE_INVALID_ARGUMENT);
   EXPECT_THAT(sluice_last_error(), HasSubstr("not supported"));
+
+  const sluice_option ranks{"tensor-parallel-size", "2"};
+  EXPECT_EQ(sluice_engine_open(kModel, &ranks, 1, &engine), SLUICE_INVALID_ARGUMENT);
+  EXPECT_THAT(sluice_last_error(), HasSubstr("only the sluice program can start further ranks"));
 
   EXPECT_EQ(sluice_engine_open(nullptr, nullptr, 0, &engine), SLUICE_INVALID_ARGUMENT);
   EXPECT_STREQ(sluice_last_error_field(), "model");
