@@ -235,7 +235,8 @@ int threads_of_rank(const EngineOptions& options, int rank) {
 std::shared_ptr<Communicator> start_ranks(const EngineOptions& options) {
   if (rank_command().empty()) {
     throw Error(ErrorCode::kInvalidRequest,
-                "--tensor-parallel-size: only the sluice program can start further ranks (expected 1)");
+                "--tensor-parallel-size: only the sluice program can start further ranks (expected 1)",
+                "tensor_parallel_size", "invalid_option");
   }
   auto processes = std::make_shared<RankProcesses>(options);
   Communicator* communicator = &processes->communicator();

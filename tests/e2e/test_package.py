@@ -77,6 +77,8 @@ def test_install(tmp_path):
     assert files == {
         "bin/sluice", "share/bash-completion/completions/sluice", "share/zsh/vendor-completions/_sluice",
         "share/fish/vendor_completions.d/sluice.fish", "share/man/man1/sluice.1", "share/doc/sluice/copyright",
+        "include/sluice/c.h", "lib/libsluice.so", "lib/libsluice.so.1", "lib/libsluice.so.0.1.0",
+        "lib/pkgconfig/sluice.pc",
     }  # fmt: skip
 
 
