@@ -8,6 +8,7 @@
 #include <set>
 
 #include "chat/answer_parser.h"
+#include "support/sanitized.h"
 
 namespace sluice::reasoning_test {
 namespace {
@@ -185,7 +186,7 @@ TEST(Reasoning, HostileAnswersTakeLinearTime) {
     for (const ThoughtStart start : {kOpen, kMaybe}) {
       for (const std::string& piece : {std::string("<"), std::string("\n"), std::string(" "), std::string("<think>"),
                                        std::string("<answer>\n</answer>\n")}) {
-        const std::vector<std::string> pieces(1'000'000 / piece.size(), piece);
+        const std::vector<std::string> pieces(kHostileBytes / piece.size(), piece);
         const auto begin = std::chrono::steady_clock::now();
         parse(syntax(name, start), pieces);
         ThoughtTracker tracker(*reasoning_syntax(name), start);

@@ -90,7 +90,7 @@ TEST(Harmony, HostileAnswersTakeLinearTime) {
   for (const std::string begin : {"", "<|channel|>", "<|channel|>analysis<|message|>", "to="}) {
     for (const std::string piece : {"<|channel|>", "<|start|>", "<|", " ", "x", "to=", "<|message|>", "<|end|>"}) {
       std::string text = begin;
-      while (text.size() < 1'000'000) text += piece;
+      while (text.size() < kHostileBytes) text += piece;
       std::vector<std::string> bytes;
       for (const char c : text) bytes.emplace_back(1, c);
       const auto start = std::chrono::steady_clock::now();

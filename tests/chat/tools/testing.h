@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "chat/tool_syntax.h"
+#include "support/sanitized.h"
 
 namespace sluice::tool_testing {
 
@@ -36,7 +37,7 @@ void expect_parsed(std::string_view syntax, const std::vector<Answer>& answers, 
 // Parses each piece, repeated up to a size, behind each of the beginnings and alone, whole and byte by byte. The time
 // must be linear, and all must come out as text unless there is a call.
 void expect_linear(std::string_view syntax, const std::vector<std::string>& beginnings,
-                   const std::vector<std::string>& pieces, size_t size = 1'000'000);
+                   const std::vector<std::string>& pieces, size_t size = kHostileBytes);
 
 // Whether the text is an answer that the grammar of `calls` allows. `special`: texts that are special tokens, written
 // as such wherever they are in the text; none: all is ordinary text.
