@@ -23,13 +23,14 @@ class Builder : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t v) override { return add(Json(v)); }
   bool number_unsigned(number_unsigned_t v) override { return add(Json(v)); }
   bool number_float(number_float_t v, const string_t&) override { return add(Json(v)); }
-  bool string(string_t& v) override { return add(Json(std::move(v))); }
+  bool string(string_t& v) override { return count(kAllocated) && add(Json(std::move(v))); }
   bool binary(binary_t&) override { return false; }
   bool start_object(std::size_t) override { return open(Json::object()); }
   bool start_array(std::size_t) override { return open(Json::array()); }
   bool end_array() override { return close(); }
 
   bool key(string_t& k) override {
+    if (!count(kKey)) return false;
     keys_.push_back(std::move(k));
     return true;
   }
@@ -59,6 +60,15 @@ class Builder : public nlohmann::json_sax<Json> {
   const std::string& error() const { return error_; }
 
  private:
+  // What a value costs beyond a number, in units of a number's memory.
+  static constexpr size_t kAllocated = 3;  // an allocation, and its allocator's part
+  static constexpr size_t kKey = 2;        // lies beside the value
+
+  bool count(size_t values) {
+    values_ += values;
+    return values_ <= limits_.values || fail(fmt::format("more than {} values", limits_.values));
+  }
+
   bool fail(std::string message) {
     if (error_.empty()) error_ = std::move(message);
     return false;
@@ -68,6 +78,7 @@ class Builder : public nlohmann::json_sax<Json> {
     if (static_cast<int>(stack_.size()) >= limits_.depth) {
       return fail(fmt::format("nested deeper than {} levels", limits_.depth));
     }
+    if (!count(kAllocated)) return false;
     stack_.push_back(std::move(container));
     return true;
   }
@@ -79,7 +90,7 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool add(Json value) {
-    if (++values_ > limits_.values) return fail(fmt::format("more than {} values", limits_.values));
+    if (!count(1)) return false;
     if (stack_.empty()) {
       root_ = std::move(value);
     } else if (stack_.back().is_array()) {

@@ -36,7 +36,7 @@ namespace sluice {
 
 struct JsonLimits {
   int depth = 64;             // nesting depth of arrays and objects
-  size_t values = 16u << 20;  // total number of values, keys not counted
+  size_t values = 16u << 20;  // most values; texts, lists, objects and keys count as several
 };
 
 // Parses a whole text (RFC 8259: strict UTF-8, no trailing bytes, no NaN; a number beyond fp64 is an error). Duplicate

@@ -49,12 +49,15 @@ struct Plain<std::optional<Value>> {
 };
 }  // namespace fields_detail
 
-// Parameter::set for a field that is stored as it is: `.set = assign<&ChatFields::top_logprobs>`.
+// Parameter::set for a field that is stored as it is: `.set = assign<&ChatFields::top_logprobs>`. A member of type
+// const Json* refers to the value inside the request's body, which outlives the fields: large values are not copied.
 template <auto Member>
 void assign(Fields& fields, const Json& value) {
   using Traits = fields_detail::MemberOf<decltype(Member)>;
   using Value = typename fields_detail::Plain<typename Traits::ValueType>::Type;
-  if constexpr (std::is_same_v<Value, Json>) {
+  if constexpr (std::is_same_v<Value, const Json*>) {
+    fields.of<typename Traits::GroupType>().*Member = &value;
+  } else if constexpr (std::is_same_v<Value, Json>) {
     fields.of<typename Traits::GroupType>().*Member = value;
   } else {
     fields.of<typename Traits::GroupType>().*Member = value.get<Value>();

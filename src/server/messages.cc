@@ -9,6 +9,7 @@ namespace sluice::server {
 namespace {
 
 constexpr size_t kMaxItems = 16384;
+constexpr size_t kMaxArgumentValues = 64 << 10;  // values in the arguments of one call
 
 std::string part_text(const Json& part, const FieldPath& path, UnknownFields& unknown) {
   expect_object(part, path);
@@ -43,7 +44,7 @@ Json called_function(const Json& function, const FieldPath& path, UnknownFields&
   Json arguments = Json::object();
   if (!text.empty()) {
     try {
-      arguments = parse_json(text);
+      arguments = parse_json(text, {.values = kMaxArgumentValues});
     } catch (const Error& e) {
       throw invalid_value(path / "arguments",
                           fmt::format("Invalid '{}.arguments': not valid JSON: {}.", path.str(), e.what()));

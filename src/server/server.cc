@@ -26,8 +26,6 @@ using namespace server;
 
 namespace {
 
-constexpr std::chrono::milliseconds kWatchEvery{500};
-
 // Bodies above this size (bytes) wait until the workers have no smaller ones.
 constexpr size_t kLargeBody = 64 << 10;
 
@@ -209,23 +207,31 @@ struct Server::Impl final : HttpHandler {
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = prometheus_text(families)};
   }
 
-  // An engine that failed does not recover. Running requests have got their error, and the server ends.
-  void watch() {
-    http.after(kWatchEvery, [this] {
-      if (!engine.health().failed) return watch();
+  // An engine that failed does not recover. Running requests have got their error, and the server ends. The next look
+  // goes on with an end for which memory did not suffice.
+  void look() {
+    if (draining) {
+      shutdown();
+    } else if (engine.health().failed) {
       log::error("the engine failed: the server ends");
       shutdown();
-    });
+    }
   }
 
   // The end of the server: drain, then abort the requests that are left, then stop.
 
   void shutdown() {
-    if (draining.exchange(true)) return;
-    engine.stop_accepting();
-    log::info("draining: up to {} ms for running requests", options.shutdown_timeout_ms);
-    http.after(std::chrono::milliseconds(options.shutdown_timeout_ms), [this] { abort_running(); });
-    http.drain([this] { http.stop(); });
+    draining = true;
+    if (ending.exchange(true)) return;
+    try {
+      engine.stop_accepting();
+      log::info("draining: up to {} ms for running requests", options.shutdown_timeout_ms);
+      http.after(std::chrono::milliseconds(options.shutdown_timeout_ms), [this] { abort_running(); });
+      http.drain([this] { http.stop(); });
+    } catch (...) {
+      ending = false;  // see look()
+      throw;
+    }
   }
 
   void abort_running() {
@@ -254,6 +260,7 @@ struct Server::Impl final : HttpHandler {
   Engine& engine;
   const ServerOptions options;
   std::atomic<bool> draining{false};
+  std::atomic<bool> ending{false};  // every step of the shutdown has been started
   std::atomic<bool> aborted{false};
   HttpMetrics metrics;
   Router router;
@@ -273,7 +280,7 @@ int Server::port() const { return impl_->http.port(); }
 void Server::run() {
   impl_->http.on_signal([impl = impl_.get()] { impl->on_signal(); });
   impl_->print_ready_line();
-  impl_->watch();
+  impl_->http.on_look([impl = impl_.get()] { impl->look(); });
   impl_->http.run();
   impl_->workers.stop();
   impl_->api.detach_all();

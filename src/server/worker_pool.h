@@ -40,18 +40,17 @@ class WorkerPool {
     wake_.notify_one();
   }
 
-  // Finishes the tasks in progress and drops the others.
+  // Finishes the tasks in progress and drops the others. Needs no memory.
   void stop() {
-    std::deque<std::function<void()>> small, large;
     {
       const std::lock_guard lock(mutex_);
       stopped_ = true;
-      small.swap(small_);
-      large.swap(large_);
     }
     wake_.notify_all();
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
+    small_.clear();  // nobody uses them any more
+    large_.clear();
   }
 
  private:

@@ -1,59 +1,23 @@
 // Memory that runs out while a request is served: whichever allocation fails, only that request ends.
-#include <cstdlib>
-#include <new>
-
+#include "server/allocations.h"
 #include "server/server_fixture.h"
 
-namespace {
-
-std::atomic<int64_t> allocations_left{-1};  // before the one that fails; negative: none fails
-thread_local bool exempt = false;           // the test and the engine: only threads of the server run out of memory
-
-bool fails_now() {
-  if (exempt || allocations_left.load(std::memory_order_relaxed) < 0) return false;
-  return allocations_left.fetch_sub(1) == 0;
-}
-
-void* allocate(size_t size) { return fails_now() ? nullptr : std::malloc(size); }
-
-}  // namespace
-
-[[gnu::noinline]] void* operator new(size_t size) {
-  void* memory = allocate(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-
-// Asio allocates its handlers with this function.
-extern "C" void* aligned_alloc(size_t alignment, size_t size) noexcept {
-  void* memory = nullptr;
-  if (fails_now() || ::posix_memalign(&memory, alignment, size) != 0) return nullptr;
-  return memory;
-}
-
-// The JSON library's constructors leak what they have built so far when an allocation in them fails; nothing outside
-// the library can release it. LeakSanitizer calls this function where it runs, and else nobody does.
-extern "C" const char* __lsan_default_suppressions() { return "leak:nlohmann::json"; }
-
-namespace sluice {
+namespace sluice::allocation_test {
 namespace {
 
 class AllocationTest : public ServerTest {
  protected:
   // Every allocation of the server fails once, while a client sends `text`.
   void fail_each(const std::string& text) {
-    exempt = true;
-    engine.submit({.prompt = {1}}, [](Event) { exempt = true; });  // on the engine's thread
+    Allocations::exempt = true;
+    engine.submit({.prompt = {1}}, [](Event) { Allocations::exempt = true; });  // on the engine's thread
     ASSERT_TRUE(eventually([&] { return engine.running() == 0; }));
     start();
     EXPECT_EQ(get("/health").status, 200);
     int answered = 0, refused = 0, cut = 0;
     for (int64_t n = 0;; ++n) {
       SCOPED_TRACE(n);
-      allocations_left = n;
+      Allocations::left = n;
       {
         TestClient client(port);
         client.send(text);
@@ -65,7 +29,7 @@ class AllocationTest : public ServerTest {
           EXPECT_TRUE(client.closed_by_server(100));
         }
       }
-      const bool fired = allocations_left.exchange(-1) < 0;
+      const bool fired = Allocations::left.exchange(-1) < 0;
       ASSERT_TRUE(eventually([&] { return engine.running() == 0; }));
       ASSERT_EQ(get("/health").status, 200);
       if (!fired) break;
@@ -90,10 +54,48 @@ TEST_F(AllocationTest, Stream) {
 
 TEST_F(AllocationTest, Tokenize) { fail_each(post_text("/tokenize", R"({"prompt":"abc"})", "Connection: close\r\n")); }
 
+// A server without memory for a while still notices later that the engine failed.
+TEST_F(AllocationTest, WatchingGoesOn) {
+  Allocations::exempt = true;
+  std::atomic<bool> ended{false};
+  engine.submit({.prompt = {1}}, [](Event) { Allocations::exempt = true; });  // on the engine's thread
+  ASSERT_TRUE(eventually([&] { return engine.running() == 0; }));
+  server = std::make_unique<Server>(engine, options);
+  thread = std::thread([&] {
+    server->run();
+    ended = true;
+  });
+  port = server->port();
+  EXPECT_EQ(get("/health").status, 200);
+  Allocations::none_left = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  Allocations::none_left = false;
+  EXPECT_EQ(get("/health").status, 200);
+  engine.failed = true;
+  EXPECT_TRUE(eventually([&] { return ended.load(); }));
+  stop();
+}
+
+// The end of a server waits for the memory that it needs.
+TEST_F(AllocationTest, ShutdownGoesOn) {
+  Allocations::exempt = true;
+  for (int64_t n = 0; n < 40; ++n) {
+    SCOPED_TRACE(n);
+    engine.failed = false;
+    start();
+    EXPECT_EQ(get("/health").status, 200);
+    Allocations::left = n;
+    engine.failed = true;
+    join();
+    Allocations::left = -1;
+    server.reset();
+  }
+}
+
 TEST_F(AllocationTest, SeveralThreads) {
   options.io_threads = 4;
   fail_each(post_text("/v1/completions", R"({"model":"fake","prompt":"abc","n":2})", "Connection: close\r\n"));
 }
 
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::allocation_test

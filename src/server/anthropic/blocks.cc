@@ -57,8 +57,7 @@ const std::string& type_of(const Json& block, const FieldPath& path) {
 // Turns of the user that follow each other are one turn.
 void append_user_text(std::string text, Json& out) {
   if (!out.empty() && is_string(out.back().at("role"), "user")) {
-    Json& content = out.back().at("content");
-    content = content.get<std::string>() + "\n\n" + text;
+    out.back().at("content").get_ref<std::string&>().append("\n\n").append(text);
     return;
   }
   out.push_back({{"role", "user"}, {"content", std::move(text)}});

@@ -172,13 +172,13 @@ void translate_conversation(Call& call) {
   const auto& fields = call.fields.of<AnthropicFields>();
   auto& conversation = call.fields.of<ConversationFields>();
   Json messages = Json::array();
-  if (!fields.system.is_null()) {
-    std::string text = anthropic_text(fields.system, "system", call.unknown);
+  if (fields.system != nullptr) {
+    std::string text = anthropic_text(*fields.system, "system", call.unknown);
     if (!text.empty()) messages.push_back({{"role", "system"}, {"content", std::move(text)}});
   }
   const FieldPath path = "messages";
-  for (size_t i = 0; i < fields.messages.size(); ++i)
-    append_message(fields.messages[i], path[i], call.unknown, messages);
+  const Json& turns = *fields.messages;
+  for (size_t i = 0; i < turns.size(); ++i) append_message(turns[i], path[i], call.unknown, messages);
   if (is_string(messages.back().at("role"), "assistant")) {
     throw unsupported_parameter("messages",
                                 "must not end with a message of the assistant: an answer cannot be "

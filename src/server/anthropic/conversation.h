@@ -9,10 +9,10 @@
 namespace sluice::server {
 
 struct AnthropicFields {
-  Json system;       // a string, an array of text blocks, or null
-  Json messages;     // array
-  Json tools;        // array or null
-  Json tool_choice;  // object or null
+  const Json* system = nullptr;    // a string, an array of text blocks, or null
+  const Json* messages = nullptr;  // array
+  Json tools;                      // array or null
+  Json tool_choice;                // object or null
 };
 
 // system, messages, tools, tool_choice, thinking and what belongs to them.

@@ -189,6 +189,7 @@ struct HttpServer::Impl {
         if (&mine == &io) {
           accept();
           look();
+          wait_signal();
         }
         mine.run();
         return;
@@ -270,6 +271,7 @@ struct HttpServer::Impl {
         pending.end();
         if (context.flagged > 0) context.table.for_each([](Connection& connection) { connection.post_look(); });
         if (context.draining) on_idle();  // a call may have failed
+        if (look_task) look_task();
         look();
       });
     });
@@ -287,10 +289,14 @@ struct HttpServer::Impl {
   }
 
   void wait_signal() {
-    signals.async_wait([this](error_code error, int) {
-      if (error) return;
-      wait_signal();
-      signal_task();
+    if (!signal_task) return;
+    start_once(waiting, [this](Pending pending) {
+      signals.async_wait([this, pending = std::move(pending)](error_code error, int) mutable {
+        if (error) return;
+        pending.end();
+        signal_task();
+        wait_signal();
+      });
     });
   }
 
@@ -299,7 +305,7 @@ struct HttpServer::Impl {
   std::mutex idle_mutex;
   std::function<void()> idle_task;
   ConnectionContext context;
-  bool accepting = false, looking = false;  // used by the first I/O thread
+  bool accepting = false, looking = false, waiting = false;  // used by the first I/O thread
   // One context per I/O thread. A connection stays with its context, so its handlers never run at the same time, and,
   // unlike with strands, no completed operation needs memory before its handler runs.
   std::vector<std::unique_ptr<asio::io_context>> contexts;
@@ -310,7 +316,7 @@ struct HttpServer::Impl {
   size_t next_context = 0;
   tcp::endpoint endpoint;
   asio::signal_set signals;
-  std::function<void()> signal_task;
+  std::function<void()> signal_task, look_task;
 };
 
 HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler)
@@ -360,6 +366,8 @@ void HttpServer::drain(std::function<void()> idle) {
 void HttpServer::stop() {
   for (const auto& context : impl_->contexts) context->stop();
 }
+
+void HttpServer::on_look(std::function<void()> task) { impl_->look_task = std::move(task); }
 
 void HttpServer::after(std::chrono::milliseconds delay, std::function<void()> task) {
   auto timer = std::make_shared<asio::steady_timer>(impl_->io, delay);

@@ -52,6 +52,8 @@ class HttpServer {
   // From now on every answer closes its connection. Calls `idle` once, when no request is in progress.
   void drain(std::function<void()> idle);
   void stop();
+  // Calls a task on the first I/O thread ten times a second, also after a failure. Set before run().
+  void on_look(std::function<void()> task);
   // Runs a task on an I/O thread after `delay`. Any thread.
   void after(std::chrono::milliseconds delay, std::function<void()> task);
   void on_signal(std::function<void()> task);  // at each SIGTERM, SIGINT and (unless it is ignored) SIGHUP until stop()

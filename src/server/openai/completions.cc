@@ -19,11 +19,13 @@ using Type = Parameter::Type;
 
 constexpr int kMaxTokens = 16;  // OpenAI's default
 constexpr size_t kMaxPrompts = 2048;
-constexpr size_t kMaxSequences = 2048;  // prompts times n: one request must not fill the engine for hours
+constexpr size_t kMaxCopies = 4 << 20;    // bytes that the requests of all prompts have copies of
+constexpr size_t kMaxScores = 512 << 10;  // log probabilities of prompts
+constexpr size_t kMaxSequences = 2048;    // prompts times n: one request must not fill the engine for hours
 
 struct CompletionFields {
-  Json prompt;      // a string, or an array in one of the accepted forms
-  int best_of = 0;  // 0: not given
+  const Json* prompt = nullptr;  // a string, or an array in one of the accepted forms
+  int best_of = 0;               // 0: not given
   bool echo = false;
 };
 
@@ -183,10 +185,11 @@ struct PromptItem {
   std::string path;
 };
 
-std::vector<PromptItem> prompt_items(const Json& prompt) {
+std::vector<PromptItem> prompt_items(const Json* given) {
   constexpr std::string_view kExpected =
       "one of a string, array of strings, array of token ids or array of arrays of token ids";
-  if (prompt.is_null()) throw missing_parameter("prompt");
+  if (given == nullptr) throw missing_parameter("prompt");
+  const Json& prompt = *given;
   if (prompt.is_string()) return {{&prompt, "prompt"}};
   if (!prompt.is_array()) throw invalid_type("prompt", kExpected, prompt);
   expect_array(prompt, "prompt", 1);
@@ -234,6 +237,29 @@ constexpr auto kCompletionParameters = std::to_array<Parameter>({
     refused("prompt_embeds"),
 });
 
+// Bytes that the request of each prompt has a copy of.
+size_t copied_bytes(Call& call) {
+  const auto& sampling = call.fields.of<SamplingParams>();
+  const auto& grammar = call.fields.of<GenerationFields>().grammar;
+  return (grammar ? grammar->text.size() : 0) + sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]) +
+         sampling.stop_token_ids.size() * sizeof(TokenId);
+}
+
+// An answer with the log probabilities of long prompts takes far more memory than the prompts.
+void check_scores(const std::vector<Request>& requests, const std::optional<int>& alternatives) {
+  if (!alternatives) return;
+  size_t tokens = 0;
+  for (const Request& request : requests) tokens += request.prompt.size();
+  const size_t scores = tokens * (static_cast<size_t>(*alternatives) + 1);
+  if (scores <= kMaxScores) return;
+  throw ApiError{
+      .message = fmt::format("Invalid 'prompt_logprobs': {} log probabilities of prompts. Expected at most {} "
+                             "in a request.",
+                             scores, kMaxScores),
+      .param = "prompt_logprobs",
+      .code = "too_many_logprobs"};
+}
+
 // Checks rules between fields. `prompts` is the number of prompts.
 void check_completion(Call& call, size_t prompts) {
   const auto& fields = call.fields.of<CompletionFields>();
@@ -244,6 +270,15 @@ void check_completion(Call& call, size_t prompts) {
   }
   if (made > n && call.fields.of<GenerationFields>().stream) {
     throw invalid_value("best_of", "Invalid 'best_of': answers cannot be streamed before the best ones are known.");
+  }
+  const size_t copied = copied_bytes(call);
+  if (prompts > 1 && prompts * copied > kMaxCopies) {
+    throw ApiError{
+        .message = fmt::format("Invalid 'prompt': {} prompts with a grammar and lists of tokens of {} bytes. "
+                               "Expected at most {} bytes for all prompts together.",
+                               prompts, copied, kMaxCopies),
+        .param = "prompt",
+        .code = "too_many_sequences"};
   }
   if (prompts * made <= kMaxSequences) return;
   throw ApiError{.message = fmt::format("Invalid 'n': {} prompts with {} choices each are {} sequences. Expected at "
@@ -295,6 +330,7 @@ void run_completion(Call& call) {
     }
     job.requests.push_back(std::move(request));
   }
+  check_scores(job.requests, sampling.prompt_logprobs);
   job.stream = generation.stream;
   job.headers = call.warnings();
   job.format = std::make_unique<CompletionFormat>(call.model.engine,

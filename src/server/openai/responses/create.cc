@@ -76,7 +76,7 @@ auto keeper(Call& call) {
   StoredResponse kept{.id = {}, .tenant = call.tenant, .body = {}, .input_items = {}, .conversation = {}};
   Json messages;
   if (store != nullptr) {
-    kept.input_items = dump_json(input_items(fields.input));
+    kept.input_items = dump_json(input_items(*fields.input));
     messages = without_instructions(fields, call.fields.of<ConversationFields>().messages);
   }
   return [store = std::move(store), kept = std::move(kept), messages = std::move(messages)](

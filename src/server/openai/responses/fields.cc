@@ -167,6 +167,7 @@ constexpr auto kResponseParameters = std::to_array<Parameter>({
      .set = set_include},
     {.name = "metadata",
      .type = Type::kObject,
+     .max_items = 1024,
      .max_bytes = 64 << 10,
      .fallback = "{}",
      .help = "labels, which the response repeats",
@@ -220,7 +221,7 @@ void translate_response_request(Call& call) {
     }
     for (Json& message : parse_json(previous->conversation)) messages.push_back(std::move(message));
   }
-  append_input(fields.input, call.unknown, messages);
+  append_input(*fields.input, call.unknown, messages);
   conversation.messages = std::move(messages);
   if (fields.tools.is_array()) conversation.tools = translate_response_tools(fields.tools, call.unknown);
   const bool has_tools = conversation.tools.is_array() && !conversation.tools.empty();

@@ -10,7 +10,7 @@
 namespace sluice::server {
 
 struct ResponseFields {
-  Json input;  // a string or an array of items
+  const Json* input = nullptr;  // a string or an array of items
   std::string instructions;
   std::string previous_response_id;
   Json tools, tool_choice;       // as the client wrote them, or null

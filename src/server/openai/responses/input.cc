@@ -109,8 +109,7 @@ void append_item(const Json& item, const FieldPath& path, UnknownFields& unknown
 
 void append_system(const std::string& text, Json& messages) {
   if (messages.size() == 1 && is_string(messages[0].at("role"), "system")) {
-    Json& content = messages[0].at("content");
-    content = content.get<std::string>() + "\n\n" + text;
+    messages[0].at("content").get_ref<std::string&>().append("\n\n").append(text);
     return;
   }
   messages.push_back({{"role", "system"}, {"content", text}});
