@@ -13,7 +13,7 @@ using Chain = std::vector<SamplerStep>;
 
 class SamplerChainTest : public OpsTest {
  protected:
-  static constexpr int kSamples = static_cast<int>(sized(200'000, 20'000));
+  static constexpr int kSamples = static_cast<int>(sized(200'000, 10'000));
 
   void SetUp() override {
     std::normal_distribution<float> normal(0.0f, 1.5f);
@@ -25,7 +25,7 @@ class SamplerChainTest : public OpsTest {
     Owned steps(&kUInt8, {static_cast<int64_t>(chain.size() * sizeof(SamplerStep))});
     std::copy(chain.begin(), chain.end(), steps->as<SamplerStep>());
     std::vector<int> counted(static_cast<size_t>(logits_->shape[1]));
-    constexpr int kTogether = 20'000;
+    constexpr int kTogether = 10'000;
     Owned rows(&kUInt8, {kTogether * static_cast<int64_t>(sizeof(SampleRow))});
     Owned out(&kUInt8, {kTogether * static_cast<int64_t>(sizeof(SampledRow))});
     for (int first = 0; first < kSamples; first += kTogether) {
