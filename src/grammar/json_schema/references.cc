@@ -66,6 +66,15 @@ std::string joined(const std::string& base, const std::string& reference) {
   return base.substr(0, slash + 1) + reference;
 }
 
+// Whether keywords have the meaning that they have here: in the dialects of json-schema.org, and in Snowplow's, which
+// adds a member to draft 4.
+bool is_known_dialect(std::string_view uri) {
+  const size_t scheme = uri.find("://");
+  if (scheme == std::string_view::npos) return true;
+  const std::string_view place = uri.substr(scheme + 3);
+  return place.starts_with("json-schema.org/") || place.starts_with("iglucentral.com/");
+}
+
 }  // namespace
 
 Document::Document(const Json& root, Budget& budget) : root_(root), budget_(budget) {
@@ -73,6 +82,10 @@ Document::Document(const Json& root, Budget& budget) : root_(root), budget_(budg
     const auto draft = root_.find("$schema");
     if (draft != root_.end() && draft->is_string()) {
       const auto& name = draft->get_ref<const std::string&>();
+      if (!is_known_dialect(name)) {
+        throw GrammarError(
+            fmt::format("schema.$schema: unknown dialect '{}' (expected one of json-schema.org's, or none)", name));
+      }
       for (const char* old : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"}) {
         old_draft_ = old_draft_ || name.find(old) != std::string::npos;
       }
