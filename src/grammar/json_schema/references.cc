@@ -86,7 +86,7 @@ Document::Document(const Json& root, Budget& budget) : root_(root), budget_(budg
         throw GrammarError(
             fmt::format("schema.$schema: unknown dialect '{}' (expected one of json-schema.org's, or none)", name));
       }
-      for (const char* old : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07"}) {
+      for (const char* old : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07", "iglucentral.com"}) {
         old_draft_ = old_draft_ || name.find(old) != std::string::npos;
       }
       for (const char* draft_name : {"draft/2019-09", "draft/2020-12"}) {
