@@ -23,6 +23,7 @@
 #include "engine/fingerprint.h"
 #include "engine/frontend.h"
 #include "engine/grammar_constraint.h"
+#include "engine/health.h"
 #include "engine/load.h"
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
@@ -37,10 +38,6 @@
 
 namespace sluice {
 namespace {
-
-// A step can take long (a prefill chunk of a large model). A minute without a finished step while there is work counts
-// as a hang.
-constexpr auto kHangAfter = std::chrono::seconds(60);
 
 struct Submit {
   RequestId id;
@@ -232,12 +229,8 @@ class EngineImpl final : public TextEngine {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
     }
-    if (loaded_.plan.communicator != nullptr) h.failure = loaded_.plan.communicator->lost().value_or("");
-    h.failed = dead_.load() || !h.failure.empty() || !loaded_.files_intact();
     h.errors_in_a_row = metrics_.errors_in_a_row();
-    h.alive = !h.failed && h.errors_in_a_row < kFailingAfter &&
-              h.seconds_since_step < std::chrono::duration<double>(kHangAfter).count();
-    return h;
+    return judged(std::move(h), loaded_, dead_.load());
   }
 
   std::vector<MetricFamily> metrics() const override {

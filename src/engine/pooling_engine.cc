@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "engine/health.h"
 #include "engine/metrics.h"
 #include "engine/runner.h"
 #include "engine/text_engine.h"
@@ -21,8 +22,6 @@
 
 namespace sluice {
 namespace {
-
-constexpr auto kPoolingHangAfter = std::chrono::seconds(60);  // time without a step while there is work
 
 struct Job {
   RequestId id = 0;
@@ -134,12 +133,8 @@ class PoolingEngine final : public TextEngine {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
     }
-    if (loaded_.plan.communicator != nullptr) h.failure = loaded_.plan.communicator->lost().value_or("");
-    h.failed = dead_.load() || !h.failure.empty() || !loaded_.files_intact();
     h.errors_in_a_row = metrics_.errors_in_a_row();
-    h.alive = !h.failed && h.errors_in_a_row < kFailingAfter &&
-              h.seconds_since_step < std::chrono::duration<double>(kPoolingHangAfter).count();
-    return h;
+    return judged(std::move(h), loaded_, dead_.load());
   }
 
   std::vector<MetricFamily> metrics() const override {
