@@ -35,4 +35,19 @@ inline const std::string& required_string(const Json& object, std::string_view k
   return expect_string(required_member(object, key, path), path / key);
 }
 
+inline constexpr size_t kMaxParts = 16384;  // of a message, and items of a conversation
+
+// The text of a message's content: a string, or an array of `least` or more parts. part_text(part, path, unknown) reads
+// one.
+template <class PartText>
+std::string joined_text(const Json& content, const FieldPath& path, UnknownFields& unknown, size_t least,
+                        PartText&& part_text) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) throw invalid_type(path, "one of a string or array of objects", content);
+  expect_array(content, path, least, kMaxParts);
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) text += part_text(content[i], path[i], unknown);
+  return text;
+}
+
 }  // namespace sluice::server

@@ -8,7 +8,6 @@
 namespace sluice::server {
 namespace {
 
-constexpr size_t kMaxItems = 16384;
 constexpr size_t kMaxArgumentValues = 64 << 10;  // values in the arguments of one call
 
 std::string part_text(const Json& part, const FieldPath& path, UnknownFields& unknown) {
@@ -25,14 +24,7 @@ std::string part_text(const Json& part, const FieldPath& path, UnknownFields& un
 }
 
 std::string content_text(const Json& content, const FieldPath& path, UnknownFields& unknown) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) throw invalid_type(path, "one of a string or array of objects", content);
-  expect_array(content, path, 1, kMaxItems);
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    text += part_text(content[i], path[i], unknown);
-  }
-  return text;
+  return joined_text(content, path, unknown, 1, part_text);
 }
 
 // Templates want arguments as an object, while the API has them as JSON text.

@@ -5,15 +5,9 @@
 #include <vector>
 
 #include "base/log.h"
+#include "server/milliseconds.h"
 
 namespace sluice::server {
-namespace {
-
-double in_milliseconds(RequestLog::Clock::duration time) {
-  return std::chrono::duration<double, std::milli>(time).count();
-}
-
-}  // namespace
 
 void RequestLog::add(int prompt, const Event& event) {
   last_ = Clock::now();
@@ -46,11 +40,11 @@ void RequestLog::write_line(std::string_view finish) const {
   std::vector<log::Field> fields = {
       {"id", std::string_view(id_)}, {"model", std::string_view(model_)}, {"in", in}, {"cached", cached}, {"out", out}};
   if (first_ != Clock::time_point()) {
-    fields.push_back({"ttft_ms", in_milliseconds(first_ - arrived_)});
+    fields.push_back({"ttft_ms", milliseconds(first_ - arrived_)});
     // A token of the longest choice, after the first.
-    if (longest > 1) fields.push_back({"tpot_ms", in_milliseconds(last_ - first_) / static_cast<double>(longest - 1)});
+    if (longest > 1) fields.push_back({"tpot_ms", milliseconds(last_ - first_) / static_cast<double>(longest - 1)});
   }
-  fields.push_back({"total_ms", in_milliseconds(Clock::now() - arrived_)});
+  fields.push_back({"total_ms", milliseconds(Clock::now() - arrived_)});
   fields.push_back({"finish", finish.empty() ? std::string_view(finish_) : finish});
   log::write(log::Level::kInfo, "request", fields);
 }

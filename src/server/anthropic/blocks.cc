@@ -8,8 +8,6 @@
 namespace sluice::server {
 namespace {
 
-constexpr size_t kMaxBlocks = 16384;
-
 // What a conversation may hold and this server cannot read.
 void refuse_block(const std::string& type, const FieldPath& path, std::string_view accepted) {
   for (const std::string_view other :
@@ -66,7 +64,7 @@ void append_user_text(std::string text, Json& out) {
 void append_user(const Json& content, const FieldPath& path, UnknownFields& unknown, Json& out) {
   if (content.is_string()) return append_user_text(content.get<std::string>(), out);
   if (!content.is_array()) throw invalid_type(path, "one of a string or array of objects", content);
-  expect_array(content, path, 1, kMaxBlocks);
+  expect_array(content, path, 1, kMaxParts);
   std::string text;
   bool has_text = false;
   for (size_t i = 0; i < content.size(); ++i) {
@@ -91,7 +89,7 @@ void append_assistant(const Json& content, const FieldPath& path, UnknownFields&
     return;
   }
   if (!content.is_array()) throw invalid_type(path, "one of a string or array of objects", content);
-  expect_array(content, path, 1, kMaxBlocks);
+  expect_array(content, path, 1, kMaxParts);
   std::string text, thinking;
   Json calls = Json::array();
   for (size_t i = 0; i < content.size(); ++i) {
@@ -117,17 +115,11 @@ void append_assistant(const Json& content, const FieldPath& path, UnknownFields&
 }  // namespace
 
 std::string anthropic_text(const Json& content, const FieldPath& path, UnknownFields& unknown) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) throw invalid_type(path, "one of a string or array of objects", content);
-  expect_array(content, path, 0, kMaxBlocks);
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    const FieldPath inner = path[i];
-    const std::string& type = type_of(content[i], inner);
-    if (type != "text") refuse_block(type, inner, "'text'");
-    text += text_block(content[i], inner, unknown);
-  }
-  return text;
+  return joined_text(content, path, unknown, 0, [](const Json& block, const FieldPath& at, UnknownFields& fields) {
+    const std::string& type = type_of(block, at);
+    if (type != "text") refuse_block(type, at, "'text'");
+    return text_block(block, at, fields);
+  });
 }
 
 void append_message(const Json& message, const FieldPath& path, UnknownFields& unknown, Json& out) {

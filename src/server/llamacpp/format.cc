@@ -3,12 +3,10 @@
 
 #include <fmt/core.h>
 
+#include "server/milliseconds.h"
+
 namespace sluice::server {
 namespace {
-
-double milliseconds(std::chrono::steady_clock::duration time) {
-  return std::chrono::duration<double, std::milli>(time).count();
-}
 
 // JSON has no infinity: no time, no rate.
 double per_second(int count, double ms) { return ms > 0 ? count * 1000.0 / ms : 0; }

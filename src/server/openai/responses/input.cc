@@ -8,8 +8,6 @@
 namespace sluice::server {
 namespace {
 
-constexpr size_t kMostInputItems = 16384;
-
 std::string input_part_text(const Json& part, const FieldPath& path, UnknownFields& unknown) {
   expect_object(part, path);
   const std::string& type = required_string(part, "type", path);
@@ -27,12 +25,7 @@ std::string input_part_text(const Json& part, const FieldPath& path, UnknownFiel
 }
 
 std::string text_of(const Json& content, const FieldPath& path, UnknownFields& unknown) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) throw invalid_type(path, "one of a string or array of objects", content);
-  expect_array(content, path, 0, kMostInputItems);
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) text += input_part_text(content[i], path[i], unknown);
-  return text;
+  return joined_text(content, path, unknown, 0, input_part_text);
 }
 
 // The assistant's message that the next part of its turn belongs to: the last one, or a new one.
@@ -122,7 +115,7 @@ void append_input(const Json& input, UnknownFields& unknown, Json& messages) {
     return;
   }
   if (!input.is_array()) throw invalid_type(path, "one of a string or array of objects", input);
-  expect_array(input, path, 1, kMostInputItems);
+  expect_array(input, path, 1, kMaxParts);
   for (size_t i = 0; i < input.size(); ++i) append_item(input[i], path[i], unknown, messages);
 }
 
