@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -17,6 +16,7 @@
 #include "base/log.h"
 #include "server/http_client.h"
 #include "server/server.h"
+#include "simulation/child.h"
 #include "simulation/machine/machine.h"
 #include "simulation/machine/memory.h"
 #include "simulation/model.h"
@@ -47,26 +47,12 @@ void expect_nothing_lost(const MemoryUse& before) {
 }
 
 // Runs the scenario in a process of its own. Returns the number that it returns; -1: it failed.
-int64_t in_child(const std::function<uint64_t()>& scenario) {
-  int ends[2];
-  CHECK(::pipe(ends) == 0, "no pipe");
-  std::fflush(nullptr);
-  const pid_t child = ::fork();
-  CHECK(child >= 0, "no process");
-  if (child == 0) {
+int64_t run_alone(const std::function<uint64_t()>& scenario) {
+  const auto result = in_child<uint64_t>("simulation", [&] {
     ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);  // servers announce themselves
-    const uint64_t result = scenario();
-    CHECK(::write(ends[1], &result, sizeof result) == sizeof result, "no pipe");
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  uint64_t result = 0;
-  const bool whole = ::read(ends[0], &result, sizeof result) == sizeof result;
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (WIFSIGNALED(status)) fmt::print(stderr, "ended by signal {}\n", WTERMSIG(status));
-  return whole && status == 0 ? static_cast<int64_t>(result) : -1;
+    return scenario();
+  });
+  return result ? static_cast<int64_t>(*result) : -1;
 }
 
 // Calls run(n) for all n of 1 .. count, or for a sample of them.
@@ -128,8 +114,8 @@ void load_with_failures(const EngineOptions& options) {
   load(options, 0);
   machine().stop();
   warm = true;
-  for_each_n([&] { return in_child([&] { return load(options, 0); }); },
-             [&](uint64_t n) { return in_child([&] { return load(options, n); }) >= 0; });
+  for_each_n([&] { return run_alone([&] { return load(options, 0); }); },
+             [&](uint64_t n) { return run_alone([&] { return load(options, n); }) >= 0; });
 }
 
 TEST_F(Allocations, LoadingTheBundledModel) {
@@ -258,8 +244,8 @@ TEST_F(Allocations, Serving) {
   serving.run(0);
   machine().stop();
   warm = true;
-  for_each_n([&] { return in_child([&] { return serving.run(0); }); },
-             [&](uint64_t n) { return in_child([&] { return serving.run(n); }) >= 0; });
+  for_each_n([&] { return run_alone([&] { return serving.run(0); }); },
+             [&](uint64_t n) { return run_alone([&] { return serving.run(n); }) >= 0; });
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -16,6 +15,7 @@
 
 #include "base/log.h"
 #include "server/server.h"
+#include "simulation/child.h"
 #include "simulation/machine/memory.h"
 #include "simulation/model.h"
 #include "support/temp_folder.h"
@@ -236,27 +236,8 @@ Result run_seed(uint64_t seed, uint64_t events) {
   ::signal(SIGHUP, SIG_DFL);  // the server looks whether it is ignored
   const Silence silence;
   warm_up();
-  int ends[2];
-  CHECK(::pipe(ends) == 0, "no pipe");
-  std::fflush(nullptr);
-  const pid_t child = ::fork();
-  CHECK(child >= 0, "no process");
-  if (child == 0) {
-    const Result result = run_here(seed, events);
-    CHECK(::write(ends[1], &result, sizeof result) == sizeof result, "no pipe");
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  Result result;
-  if (::read(ends[0], &result, sizeof result) != sizeof result) result = {};
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (WIFSIGNALED(status)) {
-    fmt::print(stderr, "simulation: seed {}: the server ended by signal {}\n", seed, WTERMSIG(status));
-  }
-  result.passed = result.passed && status == 0;
-  return result;
+  return in_child<Result>(fmt::format("simulation: seed {}", seed), [&] { return run_here(seed, events); })
+      .value_or(Result{});
 }
 
 }  // namespace sluice::simulation
