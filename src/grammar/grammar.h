@@ -19,8 +19,8 @@ namespace sluice::grammar {
 class Grammar;  // made by Builder; thread-safe and shared
 // The memory of a grammar with all it has computed so far.
 size_t memory_of(const Grammar& grammar);
-bool is_broken(
-    const Grammar& grammar);  // memory ran out while it was used: its matchers throw, and it must be compiled anew
+// Memory ran out while the grammar was used: its matchers throw, and it must be compiled anew.
+bool is_broken(const Grammar& grammar);
 
 // The trie of a vocabulary's tokens as bytes. Made once per model.
 class Vocabulary {
