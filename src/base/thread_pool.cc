@@ -66,7 +66,7 @@ ThreadPool::ThreadPool(int threads, bool pin, int parts) : gate_(Gate::kClosed) 
     const auto node = static_cast<size_t>(i * parts_ / threads) % numa_nodes().size();
     const std::vector<int>& near = parts_ > 1 ? numa_nodes()[node].cpus : cpus;
     const int cpu = near[(parts_ > 1 ? taken[node]++ : i) % near.size()];
-    if (i > 0) workers_.emplace_back([this, i, cpu = pin_ ? cpu : -1] { work(i, cpu); });
+    if (i > 0) workers_.start([this, i, cpu = pin_ ? cpu : -1] { work(i, cpu); });
   }
 }
 
@@ -77,11 +77,10 @@ void ThreadPool::bind_caller() {
   bind_to(numa_node_of(0).cpus);
 }
 
-ThreadPool::~ThreadPool() {
+void ThreadPool::stop() {
   stop_.store(true);
   generation_.fetch_add(1);
   generation_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
 }
 
 std::byte* ThreadPool::scratch(size_t bytes) {

@@ -11,11 +11,10 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <thread>
 #include <type_traits>
-#include <vector>
 
 #include "base/numa.h"
+#include "base/thread_group.h"
 
 namespace sluice {
 
@@ -25,11 +24,10 @@ class ThreadPool {
   // of the process's affinity mask. The caller keeps its own affinity with one part; with several parts it is bound to
   // the CPUs of the first part's node when it calls. Thread counts of parts differ by at most one.
   explicit ThreadPool(int threads = 0, bool pin = true, int parts = 1);
-  ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return workers_.size() + 1; }
   int parts() const { return parts_; }
   int part_of(int worker) const { return worker * parts_ / threads(); }
 
@@ -118,6 +116,7 @@ class ThreadPool {
   void run_task(Task task, const void* context, bool everyone);
   void call(Task task, const void* context, int worker) noexcept;
   void work(int worker, int cpu);
+  void stop();
 
   struct AlignedDelete {
     void operator()(std::byte* memory) const;
@@ -125,7 +124,6 @@ class ThreadPool {
 
   int parts_ = 1;
   bool pin_ = false;
-  std::vector<std::thread> workers_;
   std::unique_ptr<std::byte, AlignedDelete> scratch_;
   size_t scratch_bytes_ = 0;
   Task task_ = nullptr;
@@ -137,6 +135,7 @@ class ThreadPool {
   // Futex word on which the workers sleep: the gate's generation.
   alignas(64) std::atomic<uint32_t> generation_{0};
   alignas(64) std::atomic<bool> stop_{false};
+  ThreadGroup workers_{[this] { stop(); }};
 };
 
 }  // namespace sluice

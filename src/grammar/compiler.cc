@@ -16,19 +16,22 @@ constexpr int kNiceness = 10;
 }  // namespace
 
 Compiler::Compiler(Options options) : options_(std::move(options)) {
-  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { run(); });
+  for (int i = 0; i < options_.threads; ++i) threads_.start([this] { run(); });
 }
 
 Compiler::~Compiler() {
+  threads_.join();
+  for (auto& [key, callbacks] : waiting_) {
+    for (const Callback& done : callbacks) done({nullptr, "the engine is shutting down"});
+  }
+}
+
+void Compiler::close() {
   {
     const std::scoped_lock lock(mutex_);
     closing_ = true;
   }
   wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-  for (auto& [key, callbacks] : waiting_) {
-    for (const Callback& done : callbacks) done({nullptr, "the engine is shutting down"});
-  }
 }
 
 void Compiler::compile(std::string_view kind, std::string_view text, Callback done) {

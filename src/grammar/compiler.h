@@ -11,9 +11,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
+#include "base/thread_group.h"
 #include "grammar/grammar.h"
 #include "grammar/limits.h"
 #include "sluice/request.h"
@@ -49,6 +49,7 @@ class Compiler {
   };
 
   void run();
+  void close();
   Result compile_now(const Key& key) const;
   void keep(const Key& key, const std::shared_ptr<const Grammar>& grammar);
 
@@ -60,7 +61,7 @@ class Compiler {
   std::map<Key, Kept> kept_;
   std::list<const Key*> ages_;  // of what is kept, the one used last first
   bool closing_ = false;
-  std::vector<std::thread> threads_;
+  ThreadGroup threads_{[this] { close(); }};
 };
 
 }  // namespace sluice::grammar

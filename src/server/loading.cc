@@ -36,9 +36,9 @@ HttpServerOptions one_thread(HttpServerOptions options) {
 
 struct LoadingServer::Impl final : HttpHandler {
   explicit Impl(const ServerOptions& options) : http(one_thread(transport_options(options)), *this) {
-    thread = std::thread([this] { http.run(); });
     log::info("listening on {} port {}; requests are answered with 503 until the model is loaded", options.host,
               http.port());
+    thread = std::thread([this] { http.run(); });
   }
   ~Impl() override {
     http.stop();

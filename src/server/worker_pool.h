@@ -7,10 +7,9 @@
 #include <exception>
 #include <functional>
 #include <mutex>
-#include <thread>
-#include <vector>
 
 #include "base/log.h"
+#include "base/thread_group.h"
 
 namespace sluice::server {
 
@@ -21,12 +20,7 @@ class WorkerPool {
   enum class Size { kSmall, kLarge };
 
   explicit WorkerPool(int threads) : large_limit_(std::max(1, threads / 2)) {
-    try {
-      for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
-    } catch (...) {
-      stop();
-      throw;
-    }
+    for (int i = 0; i < threads; ++i) threads_.start([this] { run(); });
   }
   ~WorkerPool() { stop(); }
 
@@ -42,18 +36,20 @@ class WorkerPool {
 
   // Finishes the tasks in progress and drops the others. Needs no memory.
   void stop() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopped_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
+    close();
+    threads_.join();
     small_.clear();  // nobody uses them any more
     large_.clear();
   }
 
  private:
+  void close() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    wake_.notify_all();
+  }
   bool large_may_start() const { return !large_.empty() && large_running_ < large_limit_; }
 
   void run() {
@@ -91,7 +87,7 @@ class WorkerPool {
   std::deque<std::function<void()>> small_, large_;
   int large_running_ = 0;
   bool stopped_ = false;
-  std::vector<std::thread> threads_;
+  ThreadGroup threads_{[this] { close(); }};
 };
 
 }  // namespace sluice::server

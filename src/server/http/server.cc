@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/thread_group.h"
 #include "server/http/connection.h"
 #include "sluice/error.h"
 
@@ -337,20 +338,17 @@ int64_t HttpServer::body_bytes() const { return impl_->context.bodies.used(); }
 int HttpServer::connections() const { return impl_->context.table.open(); }
 
 void HttpServer::run() {
-  std::vector<std::thread> helpers;
+  ThreadGroup helpers([this] { stop(); });
   try {
     for (size_t i = 1; i < impl_->contexts.size(); ++i) {
-      helpers.emplace_back([this, i] { impl_->work(*impl_->contexts[i]); });
+      helpers.start([this, i] { impl_->work(*impl_->contexts[i]); });
     }
   } catch (const std::system_error& e) {
-    stop();
-    for (std::thread& helper : helpers) helper.join();
     throw Error(ErrorCode::kInvalidRequest,
                 fmt::format("--io-threads: cannot start {} threads: {}", impl_->options.threads, e.what()),
                 "io-threads", "");
   }
   impl_->work(impl_->io);
-  for (std::thread& helper : helpers) helper.join();
 }
 
 void HttpServer::drain(std::function<void()> idle) {
