@@ -7,9 +7,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <ctime>
+#include <filesystem>
 #include <future>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <variant>
@@ -448,14 +450,7 @@ class EngineImpl final : public TextEngine {
   std::thread thread_;
 };
 
-}  // namespace
-
-ChatPrompt ChatPrompt::user(std::string_view text) {
-  const Json messages = Json::array({{{"role", "user"}, {"content", std::string(text)}}});
-  return {.messages = dump_json(messages), .tools = {}, .template_kwargs = {}};
-}
-
-std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::function<void(double)>& progress) {
+std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::function<void(double)>& progress) {
   const int parts = options.tensor_parallel_size > 1 ? 1 : parse_numa(options.numa);
   auto pool = std::make_unique<ThreadPool>(threads_of_rank(options, 0), /*pin=*/true, parts);
   set_memory_parts(pool->parts());
@@ -480,6 +475,23 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::fu
     return pooling_engine(options, std::move(pool), std::move(loaded), std::move(*text));
   }
   return std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded), std::move(*text));
+}
+
+}  // namespace
+
+ChatPrompt ChatPrompt::user(std::string_view text) {
+  const Json messages = Json::array({{{"role", "user"}, {"content", std::string(text)}}});
+  return {.messages = dump_json(messages), .tools = {}, .template_kwargs = {}};
+}
+
+std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::function<void(double)>& progress) {
+  try {
+    return load_engine(options, progress);
+  } catch (const std::filesystem::filesystem_error& e) {
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", e.path1().string(), e.code().message()));
+  } catch (const std::system_error& e) {  // most likely there are no more threads
+    throw Error(ErrorCode::kInternal, fmt::format("cannot start the engine: {}", e.code().message()));
+  }
 }
 
 }  // namespace sluice

@@ -24,7 +24,7 @@ struct Plan {
   int bombs = 0;    // requests for more sequences than may wait
   bool shuts_down_early = false;
 
-  bool faults() const { return weather.no_memory > 0; }
+  bool faults() const { return weather.no_memory + weather.no_call > 0; }
   bool crowded() const { return uploads + idle > 0; }
   int active() const { return honest + leavers + slow + garbage + uploads + bombs; }  // clients that send
   // The longest that a request of an honest client may take, in nanoseconds: everything that may wait before it.

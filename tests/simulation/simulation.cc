@@ -154,7 +154,7 @@ class Run {
   }
 
   void stop() {
-    machine().weather().no_memory = 0;
+    machine().weather().no_memory = machine().weather().no_call = 0;
     if (server_ != nullptr) end_server();
     machine().watch({});
     engine_.reset();

@@ -320,8 +320,13 @@ struct HttpServer::Impl {
   std::function<void()> signal_task, look_task;
 };
 
-HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler)
-    : impl_(std::make_unique<Impl>(options, handler)) {}
+HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler) {
+  try {
+    impl_ = std::make_unique<Impl>(options, handler);
+  } catch (const boost::system::system_error& e) {
+    throw Error(ErrorCode::kInternal, fmt::format("cannot start the server: {}", e.what()));
+  }
+}
 
 HttpServer::~HttpServer() = default;
 

@@ -2,9 +2,9 @@
 // thread runs next, when time passes and what fails. The same seed gives the same run.
 //
 // The program under test is unchanged. The files beside this one define the functions of the C library through which it
-// reaches threads (threads.cc), clocks (clock.cc), sockets (network.cc) and memory (memory.cc). A thread is a fiber of
-// the program's only real thread. Another one may run wherever a thread takes or releases a lock, waits, or calls the
-// system. Time passes only between events, so a wait of an hour costs nothing.
+// reaches threads (threads.cc), clocks (clock.cc), sockets (network.cc), memory (memory.cc) and files (calls.cc). A
+// thread is a fiber of the program's only real thread. Another one may run wherever a thread takes or releases a lock,
+// waits, or calls the system. Time passes only between events, so a wait of an hour costs nothing.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,7 @@ struct Weather {
   int short_transfer = 0;     // a read or write of a socket takes a part of what it could
   int no_descriptor = 0;      // accept() fails
   int no_memory = 0;          // an allocation fails
+  int no_call = 0;            // a system call fails (calls.h)
   int64_t event_cost = 1000;  // most nanoseconds that pass from one event to the next
 };
 

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "simulation/machine/machine.h"
+#include "simulation/machine/system.h"
 
 namespace sluice::simulation {
 namespace {
@@ -67,11 +68,12 @@ Arena arenas[2];
 char* fresh(int arena, size_t size) {
   Arena& from = arenas[arena];
   if (from.next == nullptr) {
-    void* space =
-        ::mmap(reinterpret_cast<void*>(kBase + static_cast<uintptr_t>(arena) * kSpace), kSpace, PROT_READ | PROT_WRITE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    if (space == MAP_FAILED) std::abort();
-    from.next = static_cast<char*>(space);
+    const auto at = static_cast<long>(kBase + static_cast<uintptr_t>(arena) * kSpace);
+    if (system_call(SYS_mmap, at, kSpace, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) != at) {
+      std::abort();
+    }
+    from.next = reinterpret_cast<char*>(at);
     from.end = from.next + kSpace;
   }
   char* out = from.next;

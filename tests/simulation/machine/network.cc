@@ -15,6 +15,7 @@
 #include <cstring>
 #include <map>
 
+#include "simulation/machine/calls.h"
 #include "simulation/machine/machine.h"
 #include "simulation/machine/system.h"
 
@@ -143,6 +144,7 @@ ssize_t transmit(const std::shared_ptr<Socket>& socket, const char* data, size_t
 template <class Call>
 ssize_t transfer(int fd, Call&& call) {
   machine().yield();
+  if (refuses_call(ECONNRESET)) return -1;
   const Inside inside;
   const auto socket = find_as<Socket>(fd);
   return socket == nullptr ? -1 : call(socket);
@@ -155,6 +157,11 @@ void close_file(const std::shared_ptr<File>& file) {
 }
 
 }  // namespace
+
+int open_files() {
+  const auto& files = network().files;
+  return static_cast<int>(files.size() - static_cast<size_t>(std::count(files.begin(), files.end(), nullptr)));
+}
 
 void File::changed() {
   machine().wake_all(this);
@@ -240,6 +247,7 @@ using namespace sluice::simulation;
 extern "C" {
 
 int socket(int, int type, int) {
+  if (refuses_call(EMFILE)) return -1;
   const Inside inside;
   auto file = std::make_shared<Socket>();
   file->blocking = (type & SOCK_NONBLOCK) == 0;
@@ -255,6 +263,7 @@ int bind(int fd, const sockaddr* address, socklen_t) {
 }
 
 int listen(int fd, int) {
+  if (refuses_call(EADDRINUSE)) return -1;
   const Inside inside;
   const auto socket = find_as<Socket>(fd);
   if (socket == nullptr) return -1;
@@ -278,6 +287,7 @@ int listen(int fd, int) {
 
 int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
   machine().yield();
+  if (refuses_call(EMFILE)) return -1;
   const Inside inside;
   const auto listener = find_as<Listener>(fd);
   if (listener == nullptr) return -1;
@@ -362,6 +372,7 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 }
 
 ssize_t read(int fd, void* data, size_t size) {
+  if (fd < kFirstDescriptor && refuses_call(EIO)) return -1;
   if (fd < kFirstDescriptor) return system_call(SYS_read, fd, reinterpret_cast<long>(data), static_cast<long>(size));
   if (const auto counter = std::dynamic_pointer_cast<Counter>(find(fd))) {
     if (counter->value == 0) return fail(EAGAIN);
@@ -373,6 +384,7 @@ ssize_t read(int fd, void* data, size_t size) {
 }
 
 ssize_t write(int fd, const void* data, size_t size) {
+  if (fd < kFirstDescriptor && refuses_call(ENOSPC)) return -1;
   if (fd < kFirstDescriptor) return system_call(SYS_write, fd, reinterpret_cast<long>(data), static_cast<long>(size));
   if (const auto counter = std::dynamic_pointer_cast<Counter>(find(fd))) {
     const Inside inside;
@@ -428,6 +440,8 @@ int fcntl(int fd, int command, ...) {
   va_start(list, command);
   const long argument = va_arg(list, long);
   va_end(list);
+  const bool makes_one = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
+  if (makes_one && refuses_call(EMFILE)) return -1;
   if (fd < kFirstDescriptor) return static_cast<int>(system_call(SYS_fcntl, fd, command, argument));
   const Inside inside;
   const auto file = find(fd);
@@ -467,12 +481,14 @@ int poll(pollfd* fds, nfds_t count, int timeout) {
 }
 
 int epoll_create1(int) noexcept {
+  if (refuses_call(EMFILE)) return -1;
   const Inside inside;
   return network().add(std::make_shared<Epoll>());
 }
 int epoll_create(int) noexcept { return epoll_create1(0); }
 
 int epoll_ctl(int fd, int operation, int target, epoll_event* event) noexcept {
+  if (operation == EPOLL_CTL_ADD && refuses_call(ENOSPC)) return -1;
   const Inside inside;
   const auto epoll = find_as<Epoll>(fd);
   if (epoll == nullptr) return -1;
@@ -509,6 +525,7 @@ int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
 }
 
 int eventfd(unsigned value, int) noexcept {
+  if (refuses_call(EMFILE)) return -1;
   const Inside inside;
   auto file = std::make_shared<Counter>();
   file->value = value;
@@ -516,6 +533,7 @@ int eventfd(unsigned value, int) noexcept {
 }
 
 int timerfd_create(clockid_t, int) noexcept {
+  if (refuses_call(EMFILE)) return -1;
   const Inside inside;
   return network().add(std::make_shared<Counter>());
 }

@@ -79,4 +79,6 @@ struct Epoll : File {
   std::vector<Watch> watches{};
 };
 
+int open_files();  // descriptors
+
 }  // namespace sluice::simulation

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "simulation/machine/calls.h"
 #include "simulation/machine/machine.h"
 #include "simulation/machine/system.h"
 
@@ -62,6 +63,7 @@ int wait_for(pthread_cond_t* c, pthread_mutex_t* m, int64_t deadline) {
 extern "C" {
 
 int pthread_create(pthread_t* thread, const pthread_attr_t*, void* (*start)(void*), void* argument) {
+  if (sluice::simulation::refuses_call(EAGAIN)) return EAGAIN;
   *thread = reinterpret_cast<pthread_t>(machine().create(start, argument));
   return 0;
 }
