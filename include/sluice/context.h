@@ -14,7 +14,8 @@ namespace sluice {
 
 // Text of so many bytes per token of context cannot fit: it is refused before any time is spent on tokenizing it.
 inline constexpr size_t kBytesPerToken = 16;
-inline constexpr size_t kBytesAlways = 4096;  // accepted whatever the context
+inline constexpr size_t kBytesAlways = 4096;        // accepted whatever the context
+inline constexpr size_t kBytesTruncated = 1 << 20;  // accepted whatever the context where tokens are cut off
 
 // Throws Error(kInvalidRequest, context_length_exceeded) that names `param` when a text of so many bytes cannot fit
 // `context` tokens. Accepts up to `accepted` bytes in any case.
@@ -27,10 +28,20 @@ inline void check_text_length(size_t bytes, int context, const std::string& para
               param, "context_length_exceeded");
 }
 
-// Throws Error(kInvalidRequest) that names request.prompt_param unless prompt and completion fit `context` tokens.
-// max_tokens gives way to the context if request.max_tokens_is_default. The wording is OpenAI's: `what` is "messages"
-// or "prompt".
+// Keeps the last tokens of a prompt, as request.truncate_prompt says.
+inline void truncate_prompt(Request& request, int context) {
+  if (!request.truncate_prompt) return;
+  const int completion = request.max_tokens_is_default ? 1 : request.sampling.max_tokens.value_or(1);
+  const int most = *request.truncate_prompt >= 0 ? *request.truncate_prompt : std::max(1, context - completion);
+  const auto length = static_cast<int64_t>(request.prompt.size());
+  if (length > most) request.prompt.erase(request.prompt.begin(), request.prompt.end() - most);
+}
+
+// Truncates the prompt if that is asked for. Throws Error(kInvalidRequest) that names request.prompt_param unless
+// prompt and completion fit `context` tokens. max_tokens gives way to the context if request.max_tokens_is_default. The
+// wording is OpenAI's: `what` is "messages" or "prompt".
 inline void fit_context(Request& request, int context, const std::string& what) {
+  truncate_prompt(request, context);
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt == 0) {
     throw Error(ErrorCode::kInvalidRequest, "Invalid '" + request.prompt_param + "': it has no tokens.",

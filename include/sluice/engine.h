@@ -67,6 +67,7 @@ struct ChatPrompt {
   std::string tools{};            // array, or empty
   std::string template_kwargs{};  // object of further template variables (chat_template_kwargs), or empty
   bool add_generation_prompt = true;
+  bool continue_final_message = false;  // the answer goes on with the last message; not with add_generation_prompt
 
   static ChatPrompt user(std::string_view text);  // one message of the user
 };

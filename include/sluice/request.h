@@ -47,6 +47,9 @@ struct Request {
   std::string id{};                     // for logs; need not be unique
   std::vector<TokenId> prompt{};        // at least one token
   std::string prompt_param = "prompt";  // name of the request's field in errors about the prompt
+  // Most tokens of the prompt: its last ones are kept (sluice/context.h). -1: as many as fit beside the completion.
+  std::optional<int> truncate_prompt{};
+  bool returns_prompt = false;  // the first event has the prompt's tokens
   SamplingParams sampling{};
   std::optional<GrammarSpec> grammar{};  // compiled before the request runs
   std::string tool_syntax{};             // answers are parsed for calls in this syntax; empty: they are text
@@ -136,6 +139,7 @@ struct Event {
   int index = 0;                                 // choice, 0 .. n-1
   std::vector<Delta> deltas{};                   // newly complete pieces of the answer; may be empty
   std::vector<TokenId> tokens{};                 // tokens of this step, special and end tokens included
+  std::vector<TokenId> prompt{};                 // in the request's first event, when asked for
   std::vector<TokenLogprobs> logprobs{};         // one per token, when asked for
   std::vector<TokenLogprobs> prompt_logprobs{};  // in the first event of choice 0, when asked for: one per prompt token
   std::optional<Finish> finish{};

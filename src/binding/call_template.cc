@@ -15,6 +15,7 @@ std::string CallTemplates::render(const ChatPrompt& chat, const std::string& cha
   if (!defaults.empty()) input.kwargs = parse_json(defaults);
   if (!chat.template_kwargs.empty()) input.kwargs.update(parse_json(chat.template_kwargs));
   input.add_generation_prompt = chat.add_generation_prompt;
+  input.continue_final_message = chat.continue_final_message;
   return find(chat_template)->render(input);
 }
 

@@ -175,7 +175,33 @@ ChatTemplate ChatTemplate::from_source(std::string_view source, Json special_tok
   return {jinja::Template(source), std::move(special_tokens), std::string(source)};
 }
 
+// Renders the conversation with a mark after its last message, and ends at the mark, as transformers does. A template
+// that trims messages takes the mark's space away; then the end of the message is trimmed, too.
+std::string ChatTemplate::render_unfinished(const ChatInput& input, std::chrono::system_clock::time_point now) const {
+  constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG", kSpacedMark = "CONTINUE_FINAL_MESSAGE_TAG ";
+  const auto refuse = [](const char* why) {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("Invalid 'continue_final_message': {}.", why),
+                "continue_final_message", "invalid_value");
+  };
+  if (input.add_generation_prompt) refuse("it cannot be true together with 'add_generation_prompt'");
+  ChatInput marked = input;
+  marked.continue_final_message = false;
+  Json& last = marked.messages.back();
+  const auto content = last.find("content");
+  if (content == last.end() || !content->is_string()) refuse("the last message must have a text");
+  const std::string before = content->get<std::string>();
+  *content = before + std::string(kSpacedMark);
+  std::string text = render(marked, now);
+  const size_t end = text.rfind(kMark);
+  if (end == std::string::npos) refuse("the chat template does not show the last message");
+  const bool keeps_spaces = std::string_view(text).substr(end, kSpacedMark.size()) == kSpacedMark;
+  text.resize(end);
+  if (!keeps_spaces) text.resize(text.find_last_not_of(" \t\n\r\f\v") + 1);
+  return text;
+}
+
 std::string ChatTemplate::render(const ChatInput& input, std::chrono::system_clock::time_point now) const {
+  if (input.continue_final_message) return render_unfinished(input, now);
   check_kwargs(input.kwargs);
   Json variables = special_tokens_.is_object() ? special_tokens_ : Json::object();
   if (input.kwargs.is_object()) {

@@ -17,6 +17,8 @@ struct ChatInput {
   Json tools;      // array of objects; null if there are none
   Json documents;  // array of objects; null if there are none
   bool add_generation_prompt = true;
+  // The text ends with the content of the last message, which must be a text. Not with add_generation_prompt.
+  bool continue_final_message = false;
   Json kwargs;  // the request's chat_template_kwargs (further variables); null or an object
 };
 
@@ -67,6 +69,7 @@ class ChatTemplate {
   ChatTemplate(jinja::Template main, Json special_tokens, std::string source)
       : main_(std::move(main)), special_tokens_(std::move(special_tokens)), source_(std::move(source)) {}
 
+  std::string render_unfinished(const ChatInput& input, std::chrono::system_clock::time_point now) const;
   std::string render_all(const Json& variables, std::chrono::system_clock::time_point now) const;
 
   jinja::Template main_;

@@ -30,12 +30,14 @@ struct Choices {
   int wanted = 1;
   bool keeps_logprobs = false;
   std::vector<Event> whole{};
+  std::vector<TokenId> prompt{};
 
   void take(Event event) {
     Event& all = whole[static_cast<size_t>(event.index)];
     append(all.deltas, std::move(event.deltas));
     append(all.tokens, std::move(event.tokens));
     append(all.logprobs, std::move(event.logprobs));
+    if (!event.prompt.empty()) prompt = std::move(event.prompt);
     append(all.prompt_logprobs, std::move(event.prompt_logprobs));
     if (event.finish) all.finish = std::move(event.finish);
     all.usage = event.usage;
@@ -46,11 +48,12 @@ struct Choices {
     std::vector<size_t> order(whole.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::ranges::stable_sort(order, std::greater<>(), [&](size_t i) { return mean_logprob(whole[i]); });
-    std::vector<TokenLogprobs> prompt = std::move(whole[0].prompt_logprobs);
+    std::vector<TokenLogprobs> scored = std::move(whole[0].prompt_logprobs);
     for (int i = 0; i < wanted; ++i) {
       Event& event = whole[order[static_cast<size_t>(i)]];
       event.index = i;
-      event.prompt_logprobs = i == 0 ? std::move(prompt) : std::vector<TokenLogprobs>();
+      event.prompt = std::exchange(prompt, {});
+      event.prompt_logprobs = i == 0 ? std::move(scored) : std::vector<TokenLogprobs>();
       if (!keeps_logprobs) event.logprobs.clear();
       event.last = i + 1 == wanted;
       sink(std::move(event));

@@ -32,6 +32,7 @@ void Frontend::add(RequestId id, Request request, EventSink sink) {
   if (!request.tools.empty()) functions = std::make_shared<ToolFunctions>(tool_functions(parse_json(request.tools)));
   for (int i = 0; i < request.n; ++i) add_choice(*stream, request, automaton, functions);
   stream->times.arrival = Clock::now();
+  if (request.returns_prompt) stream->prompt = std::move(request.prompt);
   request.prompt.clear();
   request.prompt.shrink_to_fit();
   stream->request = std::move(request);
@@ -174,6 +175,7 @@ void Frontend::deliver(SequenceEvent& event) {
   if (event.finish) out.finish = std::move(*event.finish);
   const bool ended_by_engine = out.finish.has_value();
   out.tokens.assign(event.tokens.begin(), event.tokens.end());
+  out.prompt = std::exchange(stream->prompt, {});
   if (event.logprobs) {
     out.logprobs = std::move(event.logprobs->tokens);
     out.prompt_logprobs = std::move(event.logprobs->prompt);

@@ -48,7 +48,8 @@ class Frontend {
     int completion_tokens = 0;
   };
   struct Stream {
-    Request request;  // without the prompt
+    Request request;              // without the prompt
+    std::vector<TokenId> prompt;  // for the first event, when asked for
     EventSink sink;
     AnswerSyntax syntax;
     std::vector<Choice> choices;

@@ -107,6 +107,7 @@ std::string TextEngine::render_chat(const ChatPrompt& chat) const {
   input.kwargs = template_kwargs_;
   if (!chat.template_kwargs.empty()) input.kwargs.update(parse_json(chat.template_kwargs));
   input.add_generation_prompt = chat.add_generation_prompt;
+  input.continue_final_message = chat.continue_final_message;
   return template_->render(input, std::chrono::system_clock::now());
 }
 
@@ -114,7 +115,8 @@ RequestId TextEngine::submit_chat(ChatRequest chat, EventSink sink) {
   Request& request = chat.request;
   if (info_.task == Task::kGenerate) {
     const std::string text = render_chat(chat.chat);
-    check_text_length(text.size(), info_.max_model_len, request.prompt_param);
+    const size_t accepted = request.truncate_prompt ? kBytesTruncated : kBytesAlways;
+    check_text_length(text.size(), info_.max_model_len, request.prompt_param, accepted);
     request.prompt = tokenize(text, chat.add_special_tokens);
     fit_context(request, info_.max_model_len, "messages");
     if (!chat.chat.tools.empty() && !info_.tool_syntax.empty()) {

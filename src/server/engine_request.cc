@@ -105,6 +105,8 @@ Request base_request(Call& call) {
   request.sampling = call.fields.of<SamplingParams>();
   request.n = fields.n;
   request.beams = beams_of(fields);
+  request.truncate_prompt = fields.truncate_prompt;
+  request.returns_prompt = fields.return_token_ids;
   request.priority = fields.priority;
   request.cache_salt = cache_salt(call.tenant, fields.cache_salt);
   request.tenant = call.tenant;
@@ -148,7 +150,8 @@ ChatPrompt chat_prompt(Call& call, bool with_tools) {
   Json variables = fields.template_kwargs;
   set_thinking(call, variables);
   if (variables.is_object()) chat.template_kwargs = dump_json(variables);
-  chat.add_generation_prompt = fields.add_generation_prompt;
+  chat.continue_final_message = fields.continue_final_message;
+  chat.add_generation_prompt = fields.add_generation_prompt.value_or(!fields.continue_final_message);
   return chat;
 }
 

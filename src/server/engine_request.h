@@ -27,6 +27,9 @@ struct GenerationFields {
   bool include_usage = false;
   bool continuous_usage = false;
   bool has_max_tokens = false;  // the client gave it; else it is the model's default
+  std::optional<int> truncate_prompt;
+  bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;
   std::optional<GrammarSpec> grammar;
 };
 
@@ -50,7 +53,8 @@ struct ConversationFields {
   std::string_view thinking_param, effort_param;  // the request's fields of them, named in a warning when the model
                                                   // cannot do what they ask for; empty: no warning
   bool parallel_tool_calls = true;
-  bool add_generation_prompt = true;
+  std::optional<bool> add_generation_prompt;  // none: true, unless the last message is continued
+  bool continue_final_message = false;
 };
 
 struct SpecialTokenFields {

@@ -8,6 +8,7 @@
 namespace sluice::server {
 namespace {
 
+constexpr size_t kMaxRoleBytes = 64;
 constexpr size_t kMaxArgumentValues = 64 << 10;  // values in the arguments of one call
 
 std::string part_text(const Json& part, const FieldPath& path, UnknownFields& unknown) {
@@ -140,11 +141,14 @@ Json template_message(const Json& message, size_t index, const std::string& lega
     out = {{"role", "tool"},
            {"content", content_text(required_member(message, "content", path), path / "content", unknown)},
            {"tool_call_id", legacy_call}};
-  } else {
-    throw invalid_value(path / "role",
-                        fmt::format("Invalid value: '{}'. Supported values are: 'system', 'developer', 'user', "
-                                    "'assistant', 'tool', and 'function'.",
-                                    quotable(role)));
+  } else {  // a role that the template may know
+    note_unknown(message, path, {"role", "content", "name"}, unknown);
+    if (role.empty() || role.size() > kMaxRoleBytes) {
+      throw invalid_value(path / "role", fmt::format("Invalid '{}.role': expected 1 to {} bytes, but got {}.",
+                                                     path.str(), kMaxRoleBytes, role.size()));
+    }
+    out = {{"role", role},
+           {"content", content_text(required_member(message, "content", path), path / "content", unknown)}};
   }
   if (const Json* name = member(message, "name")) out["name"] = expect_string(*name, path / "name");
   return out;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "server/errors.h"
 
@@ -171,6 +172,13 @@ const Parameter* find_row(std::span<const std::span<const Parameter>> groups, st
 
 }  // namespace
 
+// JSON has one type of numbers: 5.0 is an integer. Above 2^53, a decimal does not tell which.
+static bool is_whole(const Json& value) {
+  if (!value.is_number_float()) return value.is_number_integer();
+  const double number = value.get<double>();
+  return std::abs(number) <= 0x1p53 && std::trunc(number) == number;
+}
+
 bool is_string(const Json& value, std::string_view text) {
   return value.is_string() && value.get_ref<const std::string&>() == text;
 }
@@ -197,7 +205,7 @@ const Json& expect_array(const Json& value, const FieldPath& path, size_t min_it
 }
 
 int64_t expect_integer(const Json& value, const FieldPath& path, int64_t min, int64_t max) {
-  if (!value.is_number_integer()) throw invalid_type(path, "an integer", value);
+  if (!is_whole(value)) throw invalid_type(path, "an integer", value);
   const bool beyond_int64 = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   if (beyond_int64 || value.get<int64_t>() > max) {
     out_of_range(path, "integer", true, fmt::format("<= {}", max), dump_json(value));

@@ -51,6 +51,12 @@ void Router::add(std::vector<Route> routes) {
 }
 
 Router::Match Router::match(std::string_view method, std::string_view path) const {
+  Match match = match_exactly(method, path);
+  const bool retry = match.allowed.empty() && path.size() > 1 && path.ends_with('/');
+  return retry ? match_exactly(method, path.substr(0, path.size() - 1)) : match;
+}
+
+Router::Match Router::match_exactly(std::string_view method, std::string_view path) const {
   Match match;
   for (const Route& route : routes_) {
     const auto suffix = match_path(route.path, path);

@@ -44,9 +44,12 @@ class Router {
     std::string suffix;
     std::vector<std::string> allowed;  // methods that the path has; empty: unknown path
   };
+  // A slash at the end of an unknown path is ignored.
   Match match(std::string_view method, std::string_view path) const;
 
  private:
+  Match match_exactly(std::string_view method, std::string_view path) const;
+
   std::vector<Route> routes_;
 };
 

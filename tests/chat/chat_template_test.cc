@@ -207,6 +207,39 @@ TEST(ChatTemplate, RendersTheDemoModel) {
   EXPECT_THROW(chat->render(input), Error);
 }
 
+// The texts are those of transformers 5.24 (apply_chat_template with continue_final_message).
+TEST(ChatTemplate, GoesOnWithTheLastMessage) {
+  const auto demo = ChatTemplate::from_folder(SLUICE_SOURCE_DIR "/models/minnow-6m");
+  ChatInput input = user_says("hi");
+  input.add_generation_prompt = false;
+  input.continue_final_message = true;
+  EXPECT_EQ(demo->render(input), "<|im_start|>user\nhi");
+  input.messages.push_back({{"role", "assistant"}, {"content", "I am "}});
+  EXPECT_EQ(demo->render(input), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nI am ");
+  // A message that is part of another one, and a template that trims.
+  input.messages[0]["content"] = "I am";
+  const auto render = [&](const char* source) { return ChatTemplate::from_source(source, Json()).render(input); };
+  EXPECT_EQ(render("{% for m in messages %}[{{ m.content }}]{% endfor %}"), "[I am][I am ");
+  EXPECT_EQ(render("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}"), "[I am][I am");
+  EXPECT_EQ(render("{{ messages[-1].content[:4] + messages[-1].content }}"), "I amI am ");
+
+  const auto error = [&](const char* source) -> std::string {
+    try {
+      return render(source);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.param, "continue_final_message");
+      return e.what();
+    }
+  };
+  EXPECT_EQ(error("{{ messages[0].content }}"),
+            "Invalid 'continue_final_message': the chat template does not show the last message.");
+  input.add_generation_prompt = true;
+  EXPECT_EQ(error("x"), "Invalid 'continue_final_message': it cannot be true together with 'add_generation_prompt'.");
+  input.add_generation_prompt = false;
+  input.messages.back()["content"] = nullptr;
+  EXPECT_EQ(error("x"), "Invalid 'continue_final_message': the last message must have a text.");
+}
+
 TEST(ChatTemplateGoldens, RenderByteForByte) {
   const char* goldens = std::getenv("SLUICE_GOLDENS");
   if (!goldens) GTEST_SKIP() << "SLUICE_GOLDENS is not set: the public chat templates were not checked";

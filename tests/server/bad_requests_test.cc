@@ -81,7 +81,8 @@ TEST_F(BadRequests, Chat) {
        {messages_body("[5]"), "messages[0]", "invalid_type"},
        {messages_body("[{}]"), "messages[0].role", "missing_required_parameter"},
        {messages_body(R"([{"role":"user"}])"), "messages[0].content", "missing_required_parameter"},
-       {messages_body(R"([{"role":"bot","content":"x"}])"), "messages[0].role", "invalid_value"},
+       {messages_body(R"([{"role":"","content":"x"}])"), "messages[0].role", "invalid_value"},
+       {messages_body(R"([{"role":"bot"}])"), "messages[0].content", "missing_required_parameter"},
        {messages_body(R"([{"role":5,"content":"x"}])"), "messages[0].role", "invalid_type"},
        {messages_body(R"([{"role":"user","content":5}])"), "messages[0].content", "invalid_type"},
        {messages_body(R"([{"role":"user","content":[]}])"), "messages[0].content", "empty_array"},
@@ -178,7 +179,7 @@ TEST_F(BadRequests, Completions) {
                {prompt_body("[]"), "prompt", "empty_array"},
                {prompt_body("[\"a\",5]"), "prompt[1]", "invalid_type"},
                {prompt_body("[[1],[]]"), "prompt[1]", "empty_array"},
-               {prompt_body("[[1],\"a\"]"), "prompt[1]", "invalid_type"},
+               {prompt_body("[[1],2]"), "prompt[1]", "invalid_type"},
                {prompt_body("[null]"), "prompt[0]", "invalid_type"},
                {prompt_body("[1,300]"), "prompt[1]", "invalid_value"},
                {prompt_body("[1,-1]"), "prompt[1]", "invalid_value"},
@@ -277,7 +278,9 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
       {R"("length_penalty":2)", "length_penalty", "invalid_value"},
       {R"("early_stopping":true)", "early_stopping", "invalid_value"},
       {R"("num_beams":2,"early_stopping":"always")", "early_stopping", "invalid_value"},
-      {R"("truncate_prompt_tokens":5)", "truncate_prompt_tokens", "unsupported_parameter"},
+      {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens", "invalid_value"},
+      {R"("truncate_prompt_tokens":-2)", "truncate_prompt_tokens", "integer_below_min_value"},
+      {R"("cache_salt":"")", "cache_salt", "invalid_value"},
       {R"("user":")" + std::string(1025, 'a') + "\"", "user", "string_above_max_length"},
       {"\"metadata\":{\"a\":\"" + std::string(65536, 'a') + "\"}", "metadata", "object_above_max_size"}};
   start();
@@ -377,9 +380,9 @@ TEST_F(BadRequests, NumbersBeyondFp64HaveTheirOwnMessage) {
 
 TEST_F(BadRequests, RefusedChatFields) {
   start();
-  for (const auto* more : {R"("audio":{"voice":"x"})", R"("modalities":["text","audio"])", R"("prediction":{})",
-                           R"("store":true)", R"("web_search_options":{})", R"("reasoning_effort":"low")",
-                           R"("verbosity":"low")", R"("continue_final_message":true)", R"("documents":[])"}) {
+  for (const auto* more :
+       {R"("audio":{"voice":"x"})", R"("modalities":["text","audio"])", R"("prediction":{})", R"("store":true)",
+        R"("web_search_options":{})", R"("reasoning_effort":"low")", R"("verbosity":"low")", R"("documents":[])"}) {
     const std::string text = more;
     const std::string name = text.substr(1, text.find('"', 1) - 1);
     expect_error(post("/v1/chat/completions", chat_body(more)), 400, name, "unsupported_parameter");
@@ -402,7 +405,7 @@ TEST_F(BadRequests, TokenizeAndDetokenize) {
   expect_error(post("/tokenize", "{}"), 400, "prompt", "missing_required_parameter");
   expect_error(post("/tokenize", R"({"prompt":5})"), 400, "prompt", "invalid_type");
   expect_error(post("/tokenize", R"({"prompt":"a","model":"x"})"), 404, "", "model_not_found");
-  expect_error(post("/tokenize", R"({"messages":[{"role":"x","content":""}]})"), 400, "messages[0].role",
+  expect_error(post("/tokenize", R"({"messages":[{"role":"","content":""}]})"), 400, "messages[0].role",
                "invalid_value");
   expect_error(post("/tokenize", R"({"prompt":"a","messages":[{"role":"user","content":""}]})"), 400, "prompt",
                "invalid_parameter_combination");

@@ -100,6 +100,7 @@ class FakeEngine : public Engine {
       text += message["role"].get<std::string>() + ":" + content + "|";
       if (message.contains("tool_calls")) text += dump_json(message["tool_calls"]);
     }
+    if (chat.continue_final_message) text.pop_back();
     return text + chat.tools + chat.template_kwargs + (chat.add_generation_prompt ? ">" : "");
   }
 
@@ -231,7 +232,7 @@ class FakeEngine : public Engine {
     EventSink sink;
     std::vector<Choice> choices;
     bool cancelled = false;
-    bool prompt_scored = false;
+    bool prompt_scored = false, prompt_returned = false;
   };
 
   static TokenLogprobs score(TokenId token, int top) {
@@ -263,6 +264,7 @@ class FakeEngine : public Engine {
     if (index == 0 && s.prompt_logprobs && !std::exchange(r.prompt_scored, true)) {
       for (const TokenId token : r.request.prompt) event.prompt_logprobs.push_back(score(token, *s.prompt_logprobs));
     }
+    if (r.request.returns_prompt && !std::exchange(r.prompt_returned, true)) event.prompt = r.request.prompt;
     const size_t n = r.request.prompt.size();
     const size_t position = static_cast<size_t>(choice.tokens);
     const bool late = r.request.deadline && std::chrono::steady_clock::now() >= *r.request.deadline;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "server/messages.h"
 #include "server/openai/format.h"
 #include "server/openai/grammar_fields.h"
 #include "server/openai/legacy_functions.h"
@@ -22,31 +23,12 @@ struct ChatFields {
   bool want_logprobs = false;
   int top_logprobs = 0;
   bool has_max_completion_tokens = false;
+  bool echo = false;
 };
-
-Json token_entry(const Engine& engine, const TokenLogprob& token) {
-  const std::string bytes = engine.token_bytes(token.id);
-  Json list = Json::array();
-  for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
-  return {{"token", bytes}, {"logprob", json_logprob(token.logprob)}, {"bytes", std::move(list)}};
-}
-
-Json logprobs_content(const Engine& engine, const std::vector<TokenLogprobs>& logprobs, int top_logprobs) {
-  Json content = Json::array();
-  for (const TokenLogprobs& token : logprobs) {
-    Json entry = token_entry(engine, token.token);
-    Json top = Json::array();
-    for (const TokenLogprob& other : token.top) {
-      if (static_cast<int>(top.size()) < top_logprobs) top.push_back(token_entry(engine, other));
-    }
-    entry["top_logprobs"] = std::move(top);
-    content.push_back(std::move(entry));
-  }
-  return content;
-}
 
 // How deltas become JSON.
 struct ChatOptions {
+  std::string echo;               // what the answer begins with
   bool legacy_functions = false;  // a call is the message's function_call
   bool include_reasoning = true;
 };
@@ -102,12 +84,34 @@ struct Message {
 class ChatFormat final : public OpenAiFormat {
  public:
   ChatFormat(std::shared_ptr<const Engine> engine, FormatOptions options, ChatOptions more)
-      : OpenAiFormat(std::move(engine), std::move(options)), more_(more), messages_(static_cast<size_t>(options_.n)) {}
+      : OpenAiFormat(std::move(engine), std::move(options)),
+        more_(std::move(more)),
+        messages_(static_cast<size_t>(options_.n), Message{.text = more_.echo, .reasoning = {}, .calls = {}}) {}
 
  private:
+  Json token_entry(const TokenLogprob& token) const {
+    Json list = Json::array();
+    for (const char byte : engine_->token_bytes(token.id)) list.push_back(static_cast<unsigned char>(byte));
+    return {{"token", token_name(token.id)}, {"logprob", json_logprob(token.logprob)}, {"bytes", std::move(list)}};
+  }
+
+  Json logprobs_content(const std::vector<TokenLogprobs>& logprobs) const {
+    Json content = Json::array();
+    for (const TokenLogprobs& token : logprobs) {
+      Json entry = token_entry(token.token);
+      Json top = Json::array();
+      for (const TokenLogprob& other : token.top) {
+        if (static_cast<int>(top.size()) < options_.top_logprobs) top.push_back(token_entry(other));
+      }
+      entry["top_logprobs"] = std::move(top);
+      content.push_back(std::move(entry));
+    }
+    return content;
+  }
+
   std::string add(int, int index, Choice& choice, Event& event) override {
     Json content;
-    if (options_.logprobs) content = logprobs_content(*engine_, text_logprobs(event), options_.top_logprobs);
+    if (options_.logprobs) content = logprobs_content(text_logprobs(event));
     if (!more_.include_reasoning) {
       std::erase_if(event.deltas, [](const Delta& d) { return std::holds_alternative<ReasoningDelta>(d); });
     }
@@ -133,16 +137,21 @@ class ChatFormat final : public OpenAiFormat {
   }
 
   std::string add_to_stream(int index, Choice& choice, Event& event, Json content) {
-    std::string out;
+    std::string out, ids;  // the ids of the event's tokens go with its first chunk
     const auto add_chunk = [&](std::string_view delta, const Json& logprobs, const std::optional<Finish>& finish) {
-      out += chunk(choice_json(index, delta, logprobs, finish, stopped(choice)), event.usage);
+      out += chunk(choice_json(index, delta, logprobs, finish, stopped(choice), std::exchange(ids, {})), event.usage,
+                   std::exchange(prompt_member_, {}));
     };
+    if (!prompts_[0].empty()) prompt_member_ = ",\"prompt_token_ids\":" + ids_text(std::exchange(prompts_[0], {}));
     if (!choice.begun) {
       choice.begun = true;
       add_chunk(R"({"role":"assistant","content":""})", nullptr, std::nullopt);
+      if (!more_.echo.empty()) add_chunk(DeltaText{false}(TextDelta{more_.echo}), nullptr, std::nullopt);
     }
-    // Log probabilities of tokens that complete no character come with an empty text.
-    if (event.deltas.empty() && content.is_array() && !content.empty()) event.deltas.emplace_back(TextDelta{});
+    if (options_.token_ids && !event.tokens.empty()) ids = ",\"token_ids\":" + ids_text(event.tokens);
+    // Tokens that complete no character come with an empty text.
+    const bool reports_tokens = (content.is_array() && !content.empty()) || (!ids.empty() && !event.finish);
+    if (event.deltas.empty() && reports_tokens) event.deltas.emplace_back(TextDelta{});
     for (const Delta& delta : event.deltas) {
       add_chunk(std::visit(DeltaText{more_.legacy_functions}, delta), std::exchange(content, nullptr), std::nullopt);
     }
@@ -156,11 +165,11 @@ class ChatFormat final : public OpenAiFormat {
   }
 
   static std::string choice_json(int index, std::string_view delta, const Json& content,
-                                 const std::optional<Finish>& finish, std::string_view stopped) {
+                                 const std::optional<Finish>& finish, std::string_view stopped, std::string_view ids) {
     const std::string logprobs =
         content.is_null() ? "null" : fmt::format(R"({{"content":{},"refusal":null}})", dump_json(content));
-    return fmt::format(R"({{"index":{},"delta":{},"logprobs":{},{}}})", index, delta, logprobs,
-                       finish_members(finish, stopped));
+    return fmt::format(R"({{"index":{},"delta":{},"logprobs":{},{}{}}})", index, delta, logprobs,
+                       finish_members(finish, stopped), ids);
   }
 
   Json whole_choice(int index, Choice& choice) override {
@@ -169,15 +178,18 @@ class ChatFormat final : public OpenAiFormat {
                 {"logprobs", nullptr}};
     if (options_.logprobs) out["logprobs"] = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
     out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish, stopped(choice)))));
+    if (options_.token_ids) out["token_ids"] = std::move(choice.tokens);
     return out;
   }
 
   void extend_body(Json& body) override {
+    if (options_.token_ids) body["prompt_token_ids"] = prompts_[0];
     if (!prompt_logprobs_[0].empty()) body["prompt_logprobs"] = prompt_logprobs_json(*engine_, prompt_logprobs_[0]);
   }
 
   const ChatOptions more_;
   std::vector<Message> messages_;  // by choice, when the answer is not streamed
+  std::string prompt_member_;      // for the first chunk
 };
 
 void set_max_completion_tokens(Fields& f, const Json& v) {
@@ -232,6 +244,11 @@ constexpr auto kChatParameters = std::to_array<Parameter>({
      .fallback = "0",
      .help = "alternatives to report for each token; needs logprobs",
      .set = assign<&ChatFields::top_logprobs>},
+    {.name = "echo",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "with continue_final_message: begin the answer with the message that it continues",
+     .set = assign<&ChatFields::echo>},
     tool_choice_row(set_tool_choice),
     parallel_tool_calls_row(),
     refused("best_of", "[1]"),
@@ -290,6 +307,15 @@ void check_chat(Call& call) {
   }
 }
 
+// The text that the answer continues, if the answer is to begin with it.
+std::string echo_of(Call& call) {
+  const auto& conversation = call.fields.of<ConversationFields>();
+  if (!call.fields.of<ChatFields>().echo || !conversation.continue_final_message) return {};
+  UnknownFields ignored;  // the prompt reports them
+  const Json content = template_messages(conversation.messages, ignored).back().at("content");
+  return content.is_string() ? content.get<std::string>() : std::string();
+}
+
 void run_chat(Call& call) {
   ChatRequest request = openai_chat_request(call);
   const auto& chat = call.fields.of<ChatFields>();
@@ -311,9 +337,12 @@ void run_chat(Call& call) {
                                                  .continuous_usage = generation.continuous_usage,
                                                  .logprobs = chat.want_logprobs,
                                                  .top_logprobs = chat.top_logprobs,
+                                                 .token_ids = generation.return_token_ids,
+                                                 .tokens_as_ids = generation.return_tokens_as_token_ids,
                                                  .keep_stop = request.request.sampling.include_stop_str_in_output,
                                                  .thinks = !call.info().reasoning_syntax.empty()},
-                                   ChatOptions{.legacy_functions = call.fields.of<LegacyFunctions>().used(),
+                                   ChatOptions{.echo = echo_of(call),
+                                               .legacy_functions = call.fields.of<LegacyFunctions>().used(),
                                                .include_reasoning = wants_reasoning(call)});
   job.chat = std::move(request);
   call.generate(std::move(job));

@@ -42,8 +42,7 @@ struct CompletionOptions {
 };
 
 // OpenAI writes tokens that are not text by themselves as "bytes:\xe2\x82".
-std::string token_name(const Engine& engine, TokenId id) {
-  const std::string bytes = engine.token_bytes(id);
+std::string printable(std::string bytes) {
   if (is_utf8(bytes)) return bytes;
   std::string name = "bytes:";
   for (const char byte : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
@@ -75,6 +74,11 @@ class CompletionFormat final : public OpenAiFormat {
     std::string text;
     Json logprobs;
     if (options_.logprobs) logprobs = empty_logprobs();
+    std::string ids;
+    if (options_.token_ids && options_.stream) {
+      if (!choice.begun) ids = ",\"prompt_token_ids\":" + ids_text(prompts_[prompt]);
+      if (!event.tokens.empty() && !more_.discard_output) ids += ",\"token_ids\":" + ids_text(event.tokens);
+    }
     if (options_.stream && !choice.begun) begin(prompt, choice, text, logprobs);
     if (!more_.discard_output) {
       text += event_text(event);
@@ -88,9 +92,9 @@ class CompletionFormat final : public OpenAiFormat {
       return {};
     }
     const bool has_logprobs = options_.logprobs && !logprobs["tokens"].empty();
-    if (text.empty() && !has_logprobs && !event.finish) return {};
-    return chunk(fmt::format(R"({{"index":{},"text":{},"logprobs":{},{}}})", index, dump_json(text),
-                             has_logprobs ? dump_json(logprobs) : "null", finish_members(event.finish)),
+    if (text.empty() && !has_logprobs && !event.finish && ids.empty()) return {};
+    return chunk(fmt::format(R"({{"index":{},"text":{},"logprobs":{},{}{}}})", index, dump_json(text),
+                             has_logprobs ? dump_json(logprobs) : "null", finish_members(event.finish), ids),
                  event.usage);
   }
 
@@ -107,12 +111,14 @@ class CompletionFormat final : public OpenAiFormat {
         append(logprobs, choice, scored[i]);
         continue;
       }
-      logprobs["tokens"].push_back(token_name(*engine_, echo.tokens[i]));
+      logprobs["tokens"].push_back(name_of(echo.tokens[i]));
       logprobs["token_logprobs"].push_back(nullptr);
       logprobs["top_logprobs"].push_back(nullptr);
       advance(logprobs, choice, echo.tokens[i]);
     }
   }
+
+  std::string name_of(TokenId id) const { return printable(token_name(id)); }
 
   static Json empty_logprobs() {
     return {{"tokens", Json::array()},
@@ -122,15 +128,15 @@ class CompletionFormat final : public OpenAiFormat {
   }
 
   void append(Json& logprobs, Choice& choice, const TokenLogprobs& token) {
-    logprobs["tokens"].push_back(token_name(*engine_, token.token.id));
+    logprobs["tokens"].push_back(name_of(token.token.id));
     logprobs["token_logprobs"].push_back(json_logprob(token.token.logprob));
     Json top = Json::object();
     for (const TokenLogprob& other : token.top) {
       if (static_cast<int>(top.size()) < options_.top_logprobs) {
-        top[token_name(*engine_, other.id)] = json_logprob(other.logprob);
+        top[name_of(other.id)] = json_logprob(other.logprob);
       }
     }
-    top[token_name(*engine_, token.token.id)] = json_logprob(token.token.logprob);
+    top[name_of(token.token.id)] = json_logprob(token.token.logprob);
     logprobs["top_logprobs"].push_back(std::move(top));
     advance(logprobs, choice, token.token.id);
   }
@@ -165,6 +171,10 @@ class CompletionFormat final : public OpenAiFormat {
     if (options_.logprobs) concatenate(logprobs, choice.logprobs);
     Json out = {{"index", index}, {"text", std::move(choice.text)}, {"logprobs", std::move(logprobs)}};
     out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish))));
+    if (options_.token_ids) {
+      out["prompt_token_ids"] = prompts_[prompt];
+      out["token_ids"] = more_.discard_output ? std::vector<TokenId>() : std::move(choice.tokens);
+    }
     if (more_.prompt_logprobs) out["prompt_logprobs"] = prompt_logprobs_json(*engine_, prompt_logprobs_[prompt]);
     return out;
   }
@@ -186,8 +196,7 @@ struct PromptItem {
 };
 
 std::vector<PromptItem> prompt_items(const Json* given) {
-  constexpr std::string_view kExpected =
-      "one of a string, array of strings, array of token ids or array of arrays of token ids";
+  constexpr std::string_view kExpected = "one of a string, array of token ids or array of such prompts";
   if (given == nullptr) throw missing_parameter("prompt");
   const Json& prompt = *given;
   if (prompt.is_string()) return {{&prompt, "prompt"}};
@@ -196,11 +205,12 @@ std::vector<PromptItem> prompt_items(const Json* given) {
   if (prompt[0].is_number()) return {{&prompt, "prompt"}};
   expect_array(prompt, "prompt", 1, kMaxPrompts);
   std::vector<PromptItem> items;
-  const bool strings = prompt[0].is_string();
   for (size_t i = 0; i < prompt.size(); ++i) {
     const std::string path = fmt::format("prompt[{}]", i);
-    if (strings) expect_string(prompt[i], path);
-    if (!strings) expect_array(prompt[i], path, 1);
+    if (!prompt[i].is_string() && !prompt[i].is_array()) {
+      throw invalid_type(path, "a string or an array of token ids", prompt[i]);
+    }
+    if (prompt[i].is_array()) expect_array(prompt[i], path, 1);
     items.push_back({&prompt[i], path});
   }
   return items;
@@ -211,15 +221,15 @@ constexpr auto kCompletionParameters = std::to_array<Parameter>({
      .type = Type::kAny,
      .max_bytes = kTextsBytes,
      .fallback = "required",
-     .help = "a string, an array of strings, an array of token ids or an array of arrays of token ids; at most 2048 "
-             "prompts",
+     .help = "a string, an array of token ids, or an array of such prompts, at most 2048",
      .set = assign<&CompletionFields::prompt>},
     {.name = "best_of",
      .type = Type::kInteger,
-     .min = 1,
+     .min = 0,
      .max = 128,
      .fallback = "n",
-     .help = "so many choices are made, and the n with the best mean log probability are returned; not with stream",
+     .help =
+         "so many choices are made (0: n), and the n with the best mean log probability are returned; not with stream",
      .set = assign<&CompletionFields::best_of>},
     {.name = "logprobs",
      .type = Type::kInteger,
@@ -294,7 +304,8 @@ Request request_of(Call& call, const PromptItem& item) {
   request.prompt_param = item.path;
   if (item.value->is_string()) {
     const bool special = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(true);
-    request.prompt = tokenize_text(call, item.value->get_ref<const std::string&>(), special, item.path);
+    const size_t accepted = request.truncate_prompt ? kBytesTruncated : kBytesAlways;
+    request.prompt = tokenize_text(call, item.value->get_ref<const std::string&>(), special, item.path, accepted);
   } else {
     request.prompt = expect_token_ids(*item.value, item.path, call.info().vocab_size);
   }
@@ -324,9 +335,10 @@ void run_completion(Call& call) {
   for (const PromptItem& item : items) {
     Request request = request_of(call, item);
     if (fields.echo) {
-      more.echo.push_back(
-          {item.value->is_string() ? item.value->get<std::string>() : call.engine().detokenize(request.prompt, false),
-           logprobs ? request.prompt : std::vector<TokenId>()});
+      more.echo.push_back({item.value->is_string() && !request.truncate_prompt
+                               ? item.value->get<std::string>()
+                               : call.engine().detokenize(request.prompt, false),
+                           logprobs ? request.prompt : std::vector<TokenId>()});
     }
     job.requests.push_back(std::move(request));
   }
@@ -346,6 +358,8 @@ void run_completion(Call& call) {
                                                                 .continuous_usage = generation.continuous_usage,
                                                                 .logprobs = logprobs,
                                                                 .top_logprobs = top,
+                                                                .token_ids = generation.return_token_ids,
+                                                                .tokens_as_ids = generation.return_tokens_as_token_ids,
                                                                 .keep_stop = sampling.include_stop_str_in_output},
                                                   std::move(more));
   call.generate(std::move(job));

@@ -2,6 +2,7 @@
 #include "server/openai/format.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ctime>
@@ -11,6 +12,7 @@ OpenAiFormat::OpenAiFormat(std::shared_ptr<const Engine> engine, FormatOptions o
     : engine_(std::move(engine)),
       options_(std::move(options)),
       prompt_logprobs_(static_cast<size_t>(options_.prompts)),
+      prompts_(static_cast<size_t>(options_.prompts)),
       created_(std::time(nullptr)),
       chunk_head_(fmt::format(
           R"(data: {{"id":"{}","object":"{}","created":{},"model":{},"system_fingerprint":"{}","choices":[)",
@@ -23,6 +25,10 @@ std::string OpenAiFormat::on_event(int prompt, Event event) {
   choice.usage = event.usage;
   if (!event.prompt_logprobs.empty()) {
     prompt_logprobs_[static_cast<size_t>(prompt)] = std::move(event.prompt_logprobs);
+  }
+  if (!event.prompt.empty()) prompts_[static_cast<size_t>(prompt)] = std::move(event.prompt);
+  if (options_.token_ids && !options_.stream) {
+    choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
   }
   if (event.finish) choice.finish = event.finish;
   return add(prompt, index, choice, event);
@@ -52,14 +58,14 @@ Json OpenAiFormat::usage_json(const Usage& usage) const {
   return out;
 }
 
-std::string OpenAiFormat::chunk(std::string_view choice_json, const Usage& usage) const {
+std::string OpenAiFormat::chunk(std::string_view choice_json, const Usage& usage, std::string_view members) const {
   std::string usage_text;
   if (options_.continuous_usage) {
     usage_text = ",\"usage\":" + dump_json(usage_json(usage));
   } else if (options_.include_usage) {
     usage_text = ",\"usage\":null";
   }
-  return fmt::format("{}{}]{}}}\n\n", chunk_head_, choice_json, usage_text);
+  return fmt::format("{}{}]{}{}}}\n\n", chunk_head_, choice_json, usage_text, members);
 }
 
 std::string OpenAiFormat::stream_end() {
@@ -98,6 +104,10 @@ std::string OpenAiFormat::finish_members(const std::optional<Finish>& finish, st
   return fmt::format(R"("finish_reason":"{}","stop_reason":{})", reason, stop_reason);
 }
 
+std::string OpenAiFormat::token_name(TokenId id) const {
+  return options_.tokens_as_ids ? fmt::format("token_id:{}", id) : engine_->token_bytes(id);
+}
+
 std::vector<TokenLogprobs> OpenAiFormat::text_logprobs(const Event& event) const {
   std::vector<TokenLogprobs> out = event.logprobs;
   const bool ended_by_token =
@@ -105,6 +115,8 @@ std::vector<TokenLogprobs> OpenAiFormat::text_logprobs(const Event& event) const
   if (ended_by_token && !options_.keep_stop && !out.empty()) out.pop_back();
   return out;
 }
+
+std::string ids_text(const std::vector<TokenId>& ids) { return fmt::format("[{}]", fmt::join(ids, ",")); }
 
 double json_logprob(float logprob) { return std::max(static_cast<double>(logprob), -9999.0); }
 

@@ -25,8 +25,10 @@ struct FormatOptions {
   bool continuous_usage = false;
   bool logprobs = false;
   int top_logprobs = 0;
-  bool keep_stop = false;  // the token that ended the text is part of it
-  bool thinks = false;     // the model marks its thoughts: usage tells their tokens
+  bool token_ids = false;      // report the ids of all tokens
+  bool tokens_as_ids = false;  // log probabilities name tokens by their ids
+  bool keep_stop = false;      // the token that ended the text is part of it
+  bool thinks = false;         // the model marks its thoughts: usage tells their tokens
 };
 
 class OpenAiFormat : public AnswerFormat {
@@ -42,8 +44,9 @@ class OpenAiFormat : public AnswerFormat {
     bool begun = false;
     bool calls_tools = false;
     std::string text;
-    Json logprobs;          // log probabilities collected so far
-    size_t characters = 0;  // characters of text and tokens so far
+    std::vector<TokenId> tokens;  // with token_ids, when the answer is not streamed
+    Json logprobs;                // log probabilities collected so far
+    size_t characters = 0;        // characters of text and tokens so far
     std::optional<Finish> finish;
     Usage usage;
   };
@@ -55,16 +58,19 @@ class OpenAiFormat : public AnswerFormat {
   virtual Json whole_choice(int index, Choice& choice) = 0;
   virtual void extend_body(Json&) {}
 
-  // A chunk with one choice, given as JSON text.
-  std::string chunk(std::string_view choice_json, const Usage& usage) const;
+  // A chunk with one choice and further members (",..."), given as JSON text.
+  std::string chunk(std::string_view choice_json, const Usage& usage, std::string_view members = {}) const;
   // "length", `stopped` ("tool_calls" after calls) or null; the stop string or token that matched.
   static std::string finish_members(const std::optional<Finish>& finish, std::string_view stopped = "stop");
+  // The text of a token in log probabilities, or its id.
+  std::string token_name(TokenId id) const;
   // Log probabilities of the text's tokens, without the token that ended it.
   std::vector<TokenLogprobs> text_logprobs(const Event& event) const;
 
   const std::shared_ptr<const Engine> engine_;
   const FormatOptions options_;
   std::vector<std::vector<TokenLogprobs>> prompt_logprobs_;  // by prompt
+  std::vector<std::vector<TokenId>> prompts_;                // with token_ids
 
  private:
   Json usage() const;
@@ -75,7 +81,8 @@ class OpenAiFormat : public AnswerFormat {
   std::vector<Choice> choices_;   // prompt * n + index
 };
 
-double json_logprob(float logprob);  // JSON has no infinity: OpenAI's -9999
+std::string ids_text(const std::vector<TokenId>& ids);  // JSON: "[1,2]"
+double json_logprob(float logprob);                     // JSON has no infinity: OpenAI's -9999
 size_t count_characters(std::string_view utf8);
 bool is_utf8(std::string_view bytes);
 // vLLM's form of prompt_logprobs: one object of token ids per prompt token, null for the first.

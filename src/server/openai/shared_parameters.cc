@@ -29,6 +29,22 @@ void set_logit_bias(Fields& f, const Json& v) {
   }
 }
 
+void set_truncation(Fields& f, const Json& v) {
+  const int most = v.get<int>();
+  if (most == 0) {
+    throw invalid_value("truncate_prompt_tokens",
+                        "Invalid 'truncate_prompt_tokens': expected -1 or at least 1, but got 0.");
+  }
+  f.of<GenerationFields>().truncate_prompt = most;
+}
+
+// A client that sends an empty salt wants to be alone, and would not be.
+void set_cache_salt(Fields& f, const Json& v) {
+  const auto& salt = v.get_ref<const std::string&>();
+  if (salt.empty()) throw invalid_value("cache_salt", "Invalid 'cache_salt': expected a text that is not empty.");
+  f.of<GenerationFields>().cache_salt = salt;
+}
+
 void set_max_tokens(Fields& f, const Json& v) {
   f.of<SamplingParams>().max_tokens = v.get<int>();
   f.of<GenerationFields>().has_max_tokens = true;
@@ -215,6 +231,16 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .fallback = "none",
      .help = "alternatives to report for each prompt token; not with stream",
      .set = assign<&SamplingParams::prompt_logprobs>},
+    {.name = "return_token_ids",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "report the ids of the prompt's tokens and of the answer's",
+     .set = assign<&GenerationFields::return_token_ids>},
+    {.name = "return_tokens_as_token_ids",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "name tokens in log probabilities by their ids: token_id:5",
+     .set = assign<&GenerationFields::return_tokens_as_token_ids>},
     {.name = "skip_special_tokens",
      .type = Type::kBoolean,
      .fallback = "true",
@@ -228,6 +254,13 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .set = set_response_format},
 
     // The request itself
+    {.name = "truncate_prompt_tokens",
+     .type = Type::kInteger,
+     .min = -1,
+     .max = kIntMax,
+     .fallback = "none",
+     .help = "keep so many tokens of the end of a longer prompt; -1: as many as fit beside max_tokens",
+     .set = set_truncation},
     {.name = "priority",
      .type = Type::kInteger,
      .min = -kIntMax,
@@ -239,8 +272,8 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .type = Type::kString,
      .max_bytes = kLabelBytes,
      .fallback = "none",
-     .help = "cached prefixes are shared only between requests with the same salt and API key",
-     .set = assign<&GenerationFields::cache_salt>},
+     .help = "cached prefixes are shared only between requests with the same salt and API key; not empty",
+     .set = set_cache_salt},
     {.name = "safety_identifier",
      .type = Type::kString,
      .max_bytes = kLabelBytes,
@@ -268,8 +301,8 @@ constexpr auto kConversation = std::to_array<Parameter>({
      .max_bytes = kTextBytes,
      .fallback = "required",
      .help =
-         "the conversation: roles system, developer (treated as system), user, assistant, tool; content is a string "
-         "or an array of text parts",
+         "the conversation: roles system, developer (treated as system), user, assistant, tool, function, and those "
+         "that the chat template knows besides; content is a string or an array of text parts",
      .set = assign<&ConversationFields::messages>},
     tools_row(),
     {.name = "chat_template_kwargs",
@@ -281,11 +314,15 @@ constexpr auto kConversation = std::to_array<Parameter>({
      .set = set_template_kwargs},
     {.name = "add_generation_prompt",
      .type = Type::kBoolean,
-     .fallback = "true",
+     .fallback = "true, unless continue_final_message is",
      .help = "let the template begin the assistant's turn",
      .set = assign<&ConversationFields::add_generation_prompt>},
+    {.name = "continue_final_message",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "go on with the last message instead of beginning a turn; not with add_generation_prompt",
+     .set = assign<&ConversationFields::continue_final_message>},
     refused("chat_template", {}, "Set it with --chat-template"),
-    refused("continue_final_message", "[false]"),
     refused("mm_processor_kwargs"),
 });
 
@@ -318,10 +355,7 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("options", "[{}]", "Use fields of the request itself"),
     refused("format", R"([""])"),
     refused("think"),
-    refused("truncate_prompt_tokens"),
     refused("spaces_between_special_tokens", "[true]"),
-    refused("return_tokens_as_token_ids", "[false]"),
-    refused("return_token_ids", "[false]"),
     refused("kv_transfer_params"),
     refused("vllm_xargs"),
 });

@@ -214,6 +214,119 @@ TEST_F(OpenAi, EchoWithoutOutput) {
   EXPECT_EQ(body["usage"]["completion_tokens"], 0);
 }
 
+TEST_F(OpenAi, TokenIds) {
+  const Json whole = chat({{"return_token_ids", true}}).json();
+  const std::vector<int> prompt = {'u', 's', 'e', 'r', ':', 'h', 'i', '|', '>'};
+  std::vector<int> answer = prompt;
+  answer.push_back(FakeEngine::kEos);
+  EXPECT_EQ(whole["prompt_token_ids"], Json(prompt));
+  EXPECT_EQ(whole["choices"][0]["token_ids"], Json(answer));
+  EXPECT_FALSE(chat().json().contains("prompt_token_ids"));
+
+  const std::vector<Json> chunks = events(chat({{"return_token_ids", true}, {"stream", true}}));
+  Json streamed = Json::array();
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    EXPECT_EQ(chunks[i].contains("prompt_token_ids"), i == 0);
+    const Json& choice = chunks[i]["choices"][0];
+    if (choice.contains("token_ids"))
+      streamed.insert(streamed.end(), choice["token_ids"].begin(), choice["token_ids"].end());
+  }
+  EXPECT_EQ(chunks[0]["prompt_token_ids"], Json(prompt));
+  EXPECT_EQ(streamed, Json(answer));
+
+  for (const bool stream : {false, true}) {
+    const TestResponse response = completion(
+        {{"prompt", {"ab", "c\u20ac"}}, {"return_token_ids", true}, {"n", 2}, {"max_tokens", 3}, {"stream", stream}});
+    std::map<int, Json> prompts, tokens;
+    for (const Json& part : stream ? events(response) : std::vector<Json>{response.json()}) {
+      for (const Json& choice : part["choices"]) {
+        const int i = choice["index"];
+        if (choice.contains("prompt_token_ids")) prompts[i].push_back(choice["prompt_token_ids"]);
+        for (const Json& id : choice.value("token_ids", Json::array())) tokens[i].push_back(id);
+      }
+    }
+    for (const int i : {0, 1}) {
+      EXPECT_EQ(dump_json(prompts[i]), "[[97,98]]") << stream;  // once
+      EXPECT_EQ(dump_json(tokens[i]), fmt::format("[97,98,{}]", FakeEngine::kEos)) << stream;
+      EXPECT_EQ(dump_json(prompts[i + 2]), "[[99,226,130,172]]") << stream;
+      EXPECT_EQ(dump_json(tokens[i + 2]), "[99,226,130]") << stream;  // the last two are no character yet
+    }
+  }
+}
+
+TEST_F(OpenAi, TokensNamedByTheirIds) {
+  const Json body =
+      chat({{"logprobs", true}, {"top_logprobs", 1}, {"max_tokens", 1}, {"return_tokens_as_token_ids", true}}).json();
+  const Json& token = body["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(token["token"], "token_id:117");
+  EXPECT_EQ(token["top_logprobs"][0]["token"], "token_id:117");
+  const Json text = completion({{"logprobs", 1}, {"max_tokens", 1}, {"return_tokens_as_token_ids", true}}).json();
+  EXPECT_EQ(dump_json(text["choices"][0]["logprobs"]["tokens"]), R"(["token_id:104"])");
+  EXPECT_EQ(dump_json(text["choices"][0]["logprobs"]["top_logprobs"]), R"([{"token_id:104":-0.5}])");
+}
+
+TEST_F(OpenAi, PromptsAreTruncated) {
+  const auto text = [&](const Json& fields) { return completion(fields).json()["choices"][0]["text"]; };
+  EXPECT_EQ(text({{"prompt", "hello"}, {"truncate_prompt_tokens", 2}}), "lo");
+  EXPECT_EQ(text({{"prompt", "hello"}, {"truncate_prompt_tokens", 9}}), "hello");
+  EXPECT_EQ(text({{"prompt", "hello"}, {"truncate_prompt_tokens", 2}, {"echo", true}}), "lolo");
+  const int context = engine.info().max_model_len;
+  const std::string prompt = std::string(static_cast<size_t>(context), 'a') + "bc";
+  EXPECT_EQ(completion({{"prompt", prompt}}).status, 400);
+  const Json fitted = completion({{"prompt", prompt}, {"truncate_prompt_tokens", -1}, {"max_tokens", 8}}).json();
+  EXPECT_EQ(fitted["usage"]["prompt_tokens"], context - 8);
+  EXPECT_EQ(chat({{"truncate_prompt_tokens", 3}}).json()["choices"][0]["message"]["content"], "i|>");
+  const TestResponse zero = completion({{"truncate_prompt_tokens", 0}});
+  EXPECT_EQ(zero.status, 400);
+  EXPECT_EQ(zero.json()["error"]["param"], "truncate_prompt_tokens");
+}
+
+TEST_F(OpenAi, GoesOnWithTheLastMessage) {
+  const Json messages = {{{"role", "user"}, {"content", "hi"}}, {{"role", "assistant"}, {"content", "I"}}};
+  const Json continued = {{"messages", messages}, {"continue_final_message", true}};
+  const auto with = [&](const Json& more) {
+    Json fields = continued;
+    fields.update(more);
+    return chat(fields);
+  };
+  EXPECT_EQ(with(Json::object()).json()["choices"][0]["message"]["content"], "user:hi|assistant:I");
+  EXPECT_EQ(with({{"add_generation_prompt", false}, {"echo", true}}).json()["choices"][0]["message"]["content"],
+            "Iuser:hi|assistant:I");
+  std::string streamed;
+  for (const Json& chunk : events(with({{"echo", true}, {"stream", true}}))) {
+    streamed += chunk["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(streamed, "Iuser:hi|assistant:I");
+  EXPECT_EQ(chat({{"messages", messages}, {"echo", true}}).json()["choices"][0]["message"]["content"],
+            "user:hi|assistant:I|>");
+}
+
+// Templates know more roles than OpenAI's API.
+TEST_F(OpenAi, RolesOfTheTemplate) {
+  const Json messages = {{{"role", "ipython"}, {"content", "1"}}, {{"role", "user"}, {"content", "hi"}}};
+  EXPECT_EQ(chat({{"messages", messages}}).json()["choices"][0]["message"]["content"], "ipython:1|user:hi|>");
+  for (const std::string& role : {std::string(), std::string(65, 'x')}) {
+    const TestResponse refused = chat({{"messages", {{{"role", role}, {"content", "1"}}}}});
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_EQ(refused.json()["error"]["param"], "messages[0].role");
+  }
+}
+
+TEST_F(OpenAi, WholeDecimalsAreIntegers) {
+  EXPECT_EQ(completion({{"max_tokens", 2.0}, {"seed", 1.0}}).json()["choices"][0]["text"], "he");
+  for (const Json& wrong : {Json(2.5), Json(1e300), Json(9007199254740994.0), Json("2")}) {
+    const TestResponse refused = completion({{"max_tokens", wrong}});
+    EXPECT_EQ(refused.status, 400) << wrong;
+    EXPECT_EQ(refused.json()["error"]["param"], "max_tokens");
+  }
+}
+
+TEST_F(OpenAi, ASlashAtTheEndOfAPathIsIgnored) {
+  EXPECT_EQ(get("/v1/models/").status, 200);
+  EXPECT_EQ(get("/health//").status, 404);
+  EXPECT_EQ(get("/nothing/").status, 404);
+}
+
 TEST_F(OpenAi, PromptLogprobs) {
   const Json body = completion({{"prompt", "ab"}, {"prompt_logprobs", 1}}).json();
   EXPECT_EQ(dump_json(body["choices"][0]["prompt_logprobs"]),
