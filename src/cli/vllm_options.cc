@@ -212,7 +212,7 @@ constexpr ForeignOption kOptions[] = {
     {"io-processor-plugin", kValue, kRefused, "", kNoPython},
     {"generation-config", kValue, kWorks, "generation-config", "vllm is none", "", "", sampling_source},
     {"override-generation-config", kJson, kWorks, "override-generation-config", ""},
-    {"enable-sleep-mode", kFlag, kRefused, "", "stop the server; --packed-cache makes its start fast", "", "off"},
+    {"enable-sleep-mode", kFlag, kRefused, "", "--model-idle-seconds unloads models without requests; there is no /sleep", "", "off"},
     {"model-impl", kValue, kRefused, "", "models.md lists the models that are built in", "", "auto vllm"},
     {"override-attention-dtype", kValue, kRefused, "", "--dtype sets the type of all computation"},
     {"renderer-num-workers", kValue, kWorks, "worker-threads", ""},

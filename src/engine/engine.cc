@@ -455,6 +455,13 @@ ChatPrompt ChatPrompt::user(std::string_view text) {
   return {.messages = dump_json(messages), .tools = {}, .template_kwargs = {}};
 }
 
+ModelInfo Engine::describe(const EngineOptions& options) {
+  ThreadPool pool(1, /*pin=*/false);
+  const LoadPlan plan = plan_load(options, pool);
+  const TextEnds text = load_text_ends(options, *plan.checkpoint);
+  return model_info(plan, text.chat_template, text);
+}
+
 std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::function<void(double)>& progress) {
   const int parts = options.tensor_parallel_size > 1 ? 1 : parse_numa(options.numa);
   auto pool = std::make_unique<ThreadPool>(threads_of_rank(options, 0), /*pin=*/true, parts);
