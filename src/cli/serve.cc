@@ -193,6 +193,7 @@ int serve(Arguments a) {
   log::set_level(a.server.log_level);
   log::set_format(a.server.log_format == "json" ? log::Format::kJson : log::Format::kText);
   std::vector<ModelEntry> entries = read_models(a.models, a.entries, a.engine, a.server);
+  if (a.server.max_model_queue < 1) throw UsageError("--max-model-queue: must be at least 1");
   a.server.max_connections = server::fit_connections(a.server.max_connections);
   auto loading = std::make_unique<LoadingServer>(a.server);
   print_page_address(a.server, loading->port());

@@ -96,8 +96,12 @@ class WaitingCall final : public RunningCall, public std::enable_shared_from_thi
       const std::lock_guard posting(self->posting_mutex_);
       auto reply = self->take();
       if (reply == nullptr) return;
-      if (engine != nullptr) return ready(std::move(reply), std::move(engine));
-      reply->send(to_response(error, self->dialect_));
+      if (engine == nullptr) return reply->send(to_response(error, self->dialect_));
+      try {
+        ready(reply, std::move(engine));
+      } catch (const std::bad_alloc&) {
+        reply->send(to_response(out_of_memory(), self->dialect_));
+      }
     };
     const ModelHost::Ticket ticket = host_.acquire(model, deadline, done);
     {

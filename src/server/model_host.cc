@@ -150,7 +150,7 @@ ModelHost::Ticket ModelHost::enqueue(Id model, Clock::time_point until, bool own
     return 0;
   }
   if (stopping_) throw shutting_down();
-  if (slot.waiters.size() >= options_.max_waiting) {
+  if (slot.evicts && slot.waiters.size() >= options_.max_waiting) {
     throw overloaded(
         fmt::format("Too many requests wait for the model `{}` to load. Please try again later.", slot.source.name));
   }

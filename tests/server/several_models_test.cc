@@ -59,7 +59,8 @@ class SeveralModelsTest : public ServerTest {
   // The cards of GET `path`, by their field `key`.
   std::map<std::string, Json> cards(std::string_view path, const std::string& list, const std::string& key) {
     std::map<std::string, Json> out;
-    for (const Json& card : get(path).json().at(list)) out[card.at(key).get<std::string>()] = card;
+    const Json body = get(path).json();
+    for (const Json& card : body.at(list)) out[card.at(key).get<std::string>()] = card;
     return out;
   }
 
