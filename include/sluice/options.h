@@ -98,11 +98,11 @@ struct ServerOptions {
   std::string lora_root{};              // adapters below this folder may be loaded over HTTP; empty: none
   int worker_threads = 0;               // parse, render and tokenize requests; 0: one per CPU, 2 to 16
   // Of several models (docs/several-models.md):
-  bool load_models_on_demand = false;      // a model is loaded by its first request
-  int max_loaded_models = 0;               // models in memory at a time; 0: all
-  int model_idle_seconds = 0;              // a model without requests for so long is unloaded; 0: never
-  int max_model_queue = 1024;              // requests that wait until one model is loaded; more get 503
-  int model_load_timeout_ms = 300'000;     // how long they wait
+  bool load_models_on_demand = false;   // a model is loaded by its first request
+  int max_loaded_models = 0;            // models in memory at a time; 0: all
+  int model_idle_seconds = 0;           // a model without requests for so long is unloaded; 0: never
+  int max_model_queue = 1024;           // requests that wait until one model is loaded; more get 503
+  int model_load_timeout_ms = 300'000;  // how long they wait
 };
 
 // Calls v(name, reference, "what it is", {allowed values, if the set is closed}) for each option.

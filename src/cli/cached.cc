@@ -47,15 +47,16 @@ bool confirmed(const CachedModel& model) {
 int remove(const RemoveArguments& a) {
   const auto name = HubName::parse(a.model);
   if (!name || a.model != name->repository) {
-    throw UsageError(fmt::format("rm: '{}' is not a model of the cache (expected org/name; all of its revisions are "
-                                 "removed)",
-                                 a.model));
+    throw UsageError(
+        fmt::format("rm: '{}' is not a model of the cache (expected org/name; all of its revisions are "
+                    "removed)",
+                    a.model));
   }
   const std::vector<CachedModel> models = cached_models();
   const auto found = std::ranges::find(models, name->repository, &CachedModel::name);
   if (found == models.end()) {
-    throw Error(ErrorCode::kNotFound, fmt::format("{} is not in {} (`sluice list` lists what is)", a.model,
-                                                  hub_cache_folder().string()));
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("{} is not in {} (`sluice list` lists what is)", a.model, hub_cache_folder().string()));
   }
   if (!a.yes && !confirmed(*found)) return 1;
   std::error_code failed;

@@ -49,7 +49,7 @@ std::vector<std::string> words_of(const Json& entry) {
 }
 
 void read_entry(const Json& entry, ModelEntry& out) {
-  CLI::App app("", "serve");
+  CLI::App app("", "serve --models");
   std::string load = out.on_demand ? "on-demand" : "start";
   add_model(app, out.engine);
   add_engine_options(app, out.engine);

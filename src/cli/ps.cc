@@ -17,9 +17,9 @@ namespace {
 // The body of an answer with status 200.
 Json get(const std::string& url, const std::string& key) {
   std::string body;
-  const hub::HttpResponse response =
-      hub::perform({.url = hub::Url::parse(url), .token = key, .leave_origin = false}, [](const hub::HttpResponse&) {},
-                   [&](std::string_view piece) { body += piece; });
+  const hub::HttpResponse response = hub::perform(
+      {.url = hub::Url::parse(url), .token = key, .leave_origin = false}, [](const hub::HttpResponse&) {},
+      [&](std::string_view piece) { body += piece; });
   if (response.status != 200) {
     throw Error(ErrorCode::kInternal, fmt::format("{} answered with status {}: {}", url, response.status, body));
   }

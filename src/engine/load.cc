@@ -296,9 +296,8 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes)
   if (asked_bytes < 0) throw Error(ErrorCode::kInvalidRequest, "--kv-cache-memory-bytes must not be negative");
   const auto default_bytes =
       static_cast<size_t>(options.kv_cache_share * static_cast<double>(default_cache(plan, free_bytes)));
-  int64_t blocks = asked_bytes > 0
-                       ? asked_bytes / static_cast<int64_t>(block_bytes)
-                       : std::min<int64_t>(most, static_cast<int64_t>(default_bytes / block_bytes));
+  int64_t blocks = asked_bytes > 0 ? asked_bytes / static_cast<int64_t>(block_bytes)
+                                   : std::min<int64_t>(most, static_cast<int64_t>(default_bytes / block_bytes));
   const int64_t one_sequence = blocks_of_sequence(plan.max_model_len);
   if (asked_bytes == 0 && blocks < one_sequence) {
     blocks = std::min<int64_t>(one_sequence, static_cast<int64_t>(free_bytes / block_bytes));

@@ -182,8 +182,8 @@ void Api::begin(Incoming incoming) {
   const EndpointInfo& endpoint = incoming.endpoint;
   std::shared_ptr<const Json> body = incoming.read();
   ServedModel model = choose_model(endpoint, incoming.caller, *body);
-  const bool needs_engine = endpoint.needs_engine != nullptr ? endpoint.needs_engine(*body)
-                                                             : find_parameter(endpoint, "model") != nullptr;
+  const bool needs_engine =
+      endpoint.needs_engine != nullptr ? endpoint.needs_engine(*body) : find_parameter(endpoint, "model") != nullptr;
   if (model.hosted && needs_engine) {
     model.engine = models_->host()->try_acquire(*model.hosted);
     body = model.engine != nullptr ? body : nullptr;
@@ -196,7 +196,8 @@ void Api::begin(Incoming incoming) {
 void Api::wait(Incoming incoming, ServedModel model) {
   const ModelHost::Id id = *model.hosted;
   const auto deadline = incoming.deadline;
-  const auto call = std::make_shared<WaitingCall>(*models_->host(), incoming.reply, *incoming.endpoint.dialect, running_);
+  const auto call =
+      std::make_shared<WaitingCall>(*models_->host(), incoming.reply, *incoming.endpoint.dialect, running_);
   running_->add(call);
   incoming.reply->on_abandoned([weak = std::weak_ptr(call)] {
     if (const auto waiting = weak.lock()) waiting->detach();
@@ -208,9 +209,8 @@ void Api::wait(Incoming incoming, ServedModel model) {
     shared->second.engine = std::move(engine);
     auto task = [this, shared] {
       const Incoming& request = shared->first;
-      guard(*request.endpoint.dialect, request.caller.request_id, *request.reply, [&] {
-        run(request, *request.read(), std::move(shared->second));
-      });
+      guard(*request.endpoint.dialect, request.caller.request_id, *request.reply,
+            [&] { run(request, *request.read(), std::move(shared->second)); });
     };
     options_.post ? options_.post(std::move(task)) : task();
   });
@@ -284,7 +284,8 @@ void Api::complete(std::string_view path, const Json& body, std::function<void(A
     if (const auto stream = body.find("stream"); stream != body.end() && *stream == true) {
       throw unsupported_parameter("stream", "is not supported in a batch");
     }
-    serve(*endpoint, [kept = std::make_shared<const Json>(body)] { return kept; }, caller, reply);
+    serve(
+        *endpoint, [kept = std::make_shared<const Json>(body)] { return kept; }, caller, reply);
   });
 }
 
@@ -303,11 +304,13 @@ void Api::serve_http(const EndpointInfo& endpoint, HttpRequest request, RequestC
     }
   }
   if (endpoint.parameters.empty()) {
-    return serve(endpoint, [] { return std::make_shared<const Json>(Json::object()); }, std::move(caller), reply);
+    return serve(
+        endpoint, [] { return std::make_shared<const Json>(Json::object()); }, std::move(caller), reply);
   }
   // The whole request is kept, because its body counts as held as long as it is (BodyCharge).
   const auto kept = std::make_shared<const HttpRequest>(std::move(request));
-  serve(endpoint, [kept] { return std::make_shared<const Json>(parse_body(kept->body)); }, std::move(caller), reply);
+  serve(
+      endpoint, [kept] { return std::make_shared<const Json>(parse_body(kept->body)); }, std::move(caller), reply);
 }
 
 std::vector<Route> Api::routes() {

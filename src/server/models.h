@@ -71,7 +71,7 @@ class Models {
 
  private:
   void add(ServedModel model);
-  ServedModel looked_at(ServedModel model) const;  // with engine and known of a host's model
+  ServedModel looked_at(ServedModel model) const;          // with engine and known of a host's model
   const ServedModel* lookup(std::string_view name) const;  // with the mutex held
 
   std::shared_ptr<ModelHost> host_;

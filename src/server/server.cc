@@ -308,9 +308,8 @@ struct Server::Impl final : HttpHandler {
 
   void print_ready_line() const {
     const bool ipv6 = options.host.find(':') != std::string::npos;
-    const std::string line =
-        fmt::format("sluice: serving {} on {}://{}:{}\n", names(), http.tls() ? "https" : "http",
-                    ipv6 ? fmt::format("[{}]", options.host) : options.host, http.port());
+    const std::string line = fmt::format("sluice: serving {} on {}://{}:{}\n", names(), http.tls() ? "https" : "http",
+                                         ipv6 ? fmt::format("[{}]", options.host) : options.host, http.port());
     std::fputs(line.c_str(), stdout);
     std::fflush(stdout);
   }

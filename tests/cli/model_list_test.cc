@@ -102,7 +102,7 @@ TEST(ModelList, WhatIsRefused) {
   EXPECT_THAT(error_of({}, {R"({"model": "b", "threads": null})"}), HasSubstr("models[0]: threads: has no value"));
   EXPECT_THAT(error_of({}, {R"({"model": "b", "load": "never"})"}), HasSubstr("models[0]: --load"));
   EXPECT_THAT(error_of({}, {R"({"model": "b", "model-idle-seconds": -1})"}), HasSubstr("--model-idle-seconds"));
-  EXPECT_THAT(error_of({}, {R"({"model": "b", "numa": "off"})"}), HasSubstr("unknown option '--numa'"));
+  EXPECT_THAT(error_of({}, {R"({"model": "b", "numa": "off"})"}), HasSubstr("`sluice serve --models` has no --numa"));
   EXPECT_THAT(error_of({}, {R"({"model": "b", "port": 1})"}), HasSubstr("models[0]: "));
   EXPECT_THAT(error_of({}, {R"({"model": "b")"}), HasSubstr("models[0]: "));
   EXPECT_THAT(error_of({}, {R"({"model": "b", "hf-token": "x"})"}), HasSubstr("HF_TOKEN holds for all models"));

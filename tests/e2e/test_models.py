@@ -131,6 +131,16 @@ def test_ollama_loads_and_unloads(several):
     assert llama.chat("small", HELLO, options={"num_predict": 4}).done
 
 
+def test_ps(several):
+    say(several, "exact")
+    done = subprocess.run([binary(), "ps", "--url", several.url], capture_output=True, text=True, timeout=60)
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[0] == ["MODEL", "TASK", "CONTEXT", "LOADED"]
+    assert ["exact", "generate", "2048", "yes"] in rows and len(rows) == 6
+    done = subprocess.run([binary(), "ps", "--url", several.url + "/no"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "status 404" in done.stderr
+
+
 def test_models_of_the_command_line_and_idle_time():
     options = ["--load-models-on-demand", "--model-idle-seconds", "1", "--max-num-seqs", "4"]
     with Server(f"one={MODEL}", f"two={MODEL}", *options, model=None) as server:

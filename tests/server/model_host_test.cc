@@ -21,7 +21,7 @@ class ModelHostTest : public ::testing::Test {
  protected:
   struct Source {
     std::atomic<int> loads{0};
-    std::atomic<bool> held{false};  // loads do not end
+    std::atomic<bool> held{false};         // loads do not end
     std::function<void()> before = [] {};  // may throw
     double share = 0;
     std::weak_ptr<FakeEngine> engine;  // of the last load

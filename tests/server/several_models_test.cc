@@ -193,8 +193,8 @@ TEST_F(SeveralModelsTest, ManyRequestsWaitForOneLoad) {
 }
 
 TEST_F(SeveralModelsTest, OtherModelsAnswerWhileOneLoads) {
-  serve();
   options.worker_threads = 1;
+  serve();
   EXPECT_EQ(complete("two").status, 200);
   held = true;
   TestClient client(port);

@@ -58,8 +58,9 @@ void load(Call& call) {
   const auto& fields = call.fields.of<AdapterFields>();
   const std::optional<ServedModel> model = call.models.only();
   if (!model || model->hosted) {
-    throw ApiError{.message = "Adapters can be loaded only while one model is served, which stays loaded. Give those "
-                              "of other models with --lora-modules."};
+    throw ApiError{.message =
+                       "Adapters can be loaded only while one model is served, which stays loaded. Give those "
+                       "of other models with --lora-modules."};
   }
   if (call.models.find(fields.name)) {
     throw invalid_value("lora_name", fmt::format("the name '{}' is already in use", fields.name));

@@ -16,13 +16,13 @@ Json model_card(const ServedModel& served, const Models& models) {
   const ModelInfo& model = served.info();
   const bool is_adapter = !served.adapter.empty();
   Json card = {{"id", served.name},
-          {"object", "model"},
-          {"created", model.created},
-          {"owned_by", "sluice"},
-          {"root", is_adapter ? served.adapter : model.name},
-          {"parent", is_adapter ? Json(base_of(served, models)) : Json(nullptr)},
-          {"max_model_len", model.max_model_len},
-          {"task", to_string(model.task)}};
+               {"object", "model"},
+               {"created", model.created},
+               {"owned_by", "sluice"},
+               {"root", is_adapter ? served.adapter : model.name},
+               {"parent", is_adapter ? Json(base_of(served, models)) : Json(nullptr)},
+               {"max_model_len", model.max_model_len},
+               {"task", to_string(model.task)}};
   if (served.hosted) card["loaded"] = served.engine != nullptr;
   return card;
 }
