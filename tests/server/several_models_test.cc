@@ -220,10 +220,10 @@ TEST_F(SeveralModelsTest, AFailedLoadIsAnswered) {
 }
 
 TEST_F(SeveralModelsTest, WaitsAreBounded) {
-  serve({.max_waiting = 1});
+  serve({.max_waiting = 1, .max_wait = std::chrono::seconds(20)});
   held = true;
   TestClient first(port);
-  first.send(post_text("/v1/completions", R"({"model":"one","prompt":"abc"})", "X-Request-Timeout: 0.2\r\n"));
+  first.send(post_text("/v1/completions", R"({"model":"one","prompt":"abc"})", "X-Request-Timeout: 1\r\n"));
   ASSERT_TRUE(eventually([&] { return loads == 1; }));
   const TestResponse refused = complete("one");
   expect_error(refused, 503, "", "server_is_overloaded", "service_unavailable_error");
