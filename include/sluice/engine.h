@@ -101,6 +101,8 @@ class Engine {
   // Loads a model: reads the configuration, checks the memory plan, packs the weights. Throws Error. `progress` is
   // called now and then with the share of the weights that are loaded, from 0 to 1; may be null.
   static std::unique_ptr<Engine> load(const EngineOptions& options, const std::function<void(double)>& progress = {});
+  // What a load would make of the options, without reading weights. Throws what a load finds before it reads them.
+  static ModelInfo describe(const EngineOptions& options);
   virtual ~Engine() = default;  // ends running requests with FinishReason::kAbort
 
   virtual const ModelInfo& model() const = 0;

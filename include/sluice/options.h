@@ -47,6 +47,7 @@ struct EngineOptions {
   // 0: a quarter of a host's free memory, or the rest of a GPU's memory; in both cases at most what max_num_seqs full
   // contexts need.
   int64_t kv_cache_memory_bytes = 0;
+  double kv_cache_share = 1;  // part of that default which is taken: models that share a machine have less; no flag
   double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
   bool enable_prefix_caching = true;
   bool jump_ahead = true;                   // compute text that a grammar forces without sampling it
@@ -96,6 +97,12 @@ struct ServerOptions {
   int max_connections_per_address = 0;  // 0: half of max_connections, without a limit for loopback addresses
   std::string lora_root{};              // adapters below this folder may be loaded over HTTP; empty: none
   int worker_threads = 0;               // parse, render and tokenize requests; 0: one per CPU, 2 to 16
+  // Of several models (docs/several-models.md):
+  bool load_models_on_demand = false;   // a model is loaded by its first request
+  int max_loaded_models = 0;            // models in memory at a time; 0: all
+  int model_idle_seconds = 0;           // a model without requests for so long is unloaded; 0: never
+  int max_model_queue = 1024;           // requests that wait until one model is loaded; more get 503
+  int model_load_timeout_ms = 300'000;  // how long they wait
 };
 
 // Calls v(name, reference, "what it is", {allowed values, if the set is closed}) for each option.
@@ -212,6 +219,14 @@ void visit(V&& v, ServerOptions& o) {
   v("lora-root", o.lora_root, "folder whose adapters may be loaded with /v1/load_lora_adapter; none by default");
   v("worker-threads", o.worker_threads,
     "threads that parse, render and tokenize requests (0: one per CPU, at least 2 and at most 16)");
+  v("load-models-on-demand", o.load_models_on_demand,
+    "load each model when the first request needs it, not at the start (several-models.md)");
+  v("max-loaded-models", o.max_loaded_models,
+    "maximum models in memory at a time; the one that was used least recently is unloaded for another (0: all)");
+  v("model-idle-seconds", o.model_idle_seconds, "unload a model that got no request for so long (0: never)");
+  v("max-model-queue", o.max_model_queue,
+    "maximum requests that wait until one model is loaded; further requests get status 503");
+  v("model-load-timeout-ms", o.model_load_timeout_ms, "how long a request waits until its model is loaded");
 }
 
 // v(name, value, least, most) for each integer option.
@@ -251,6 +266,10 @@ void visit_ranges(V&& v, const ServerOptions& o) {
   v("shutdown-timeout-ms", o.shutdown_timeout_ms, 0, kDayMs);
   v("io-threads", o.io_threads, 1, 256);
   v("worker-threads", o.worker_threads, 0, 256);
+  v("max-loaded-models", o.max_loaded_models, 0, 4096);
+  v("model-idle-seconds", o.model_idle_seconds, 0, kInt);
+  v("max-model-queue", o.max_model_queue, 1, kInt);
+  v("model-load-timeout-ms", o.model_load_timeout_ms, 1, kDayMs);
 }
 
 }  // namespace sluice

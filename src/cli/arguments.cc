@@ -80,7 +80,8 @@ class Source {
 
   std::vector<Given> given;
   Words positionals;
-  std::string model, revision, config;
+  Words models;
+  std::string revision, config;
 
  private:
   [[noreturn]] void fail(const std::string& message) const {
@@ -258,7 +259,11 @@ class Source {
   void apply(const ForeignOption& row, Words& values) {
     if (row.to == "hf-token" || row.to == "download-dir") return set_variable(row, values[0]);
     if (row.to == "model") {
-      (row.name == "revision" ? revision : model) = values[0];
+      if (row.name == "revision") {
+        revision = values[0];
+      } else {
+        models.push_back(values[0]);
+      }
       return;
     }
     std::string to(row.to.substr(0, row.to.find('=')));
@@ -339,13 +344,14 @@ class Assembly {
  public:
   Assembly(CLI::App& command, CommandLine& out) : command_(command), out_(out), line_(command, out) {}
 
-  void read(const Words& words) {
+  void read(const Words& words, bool from_words_alone = false) {
     line_.read(words);
     line_.finish();
-    Source file(command_, out_);
-    read_file(file);
-    Source variables(command_, out_);
-    if (command_.get_name() == "serve") read_variables(variables, file);
+    Source file(command_, out_), variables(command_, out_);
+    if (!from_words_alone) {
+      read_file(file);
+      if (command_.get_name() == "serve") read_variables(variables, file);
+    }
     choose_model(file, variables);
     for (const Source* lower : {&variables, &file}) {
       for (const Given& given : lower->given) {
@@ -393,22 +399,29 @@ class Assembly {
     variables.finish();
   }
 
-  // A model is the positional argument, --model or, where neither is given, in the file or in a variable.
+  // Models are the positional arguments, --model or, where neither is given, in the file or in a variable. Where a
+  // command takes one model, the last --model counts.
   void choose_model(const Source& file, const Source& variables) {
-    const bool takes_model = command_.get_option_no_throw("model") != nullptr;
+    const CLI::Option* const argument = command_.get_option_no_throw("model");
+    const bool takes_model = argument != nullptr, takes_several = takes_model && is_list(*argument);
     Words& positionals = line_.positionals;
-    std::string model = line_.model;
-    if (takes_model && positionals.empty() && model.empty() && file.model.empty()) take_last_word();
-    if (takes_model && !model.empty() && !positionals.empty()) {
-      throw UsageError(fmt::format("the model is given twice: '{}' and '{}'", positionals[0], model));
+    Words models = line_.models;
+    if (takes_model && positionals.empty() && models.empty() && file.models.empty()) take_last_word();
+    if (takes_model && !models.empty() && !positionals.empty()) {
+      throw UsageError(fmt::format("the model is given twice: '{}' and '{}'", positionals[0], models[0]));
     }
-    if (model.empty() && positionals.size() < (takes_model ? 1u : 2u)) {
-      model = file.model.empty() ? variables.model : file.model;
+    if (models.empty() && positionals.size() < (takes_model ? 1u : 2u)) {
+      models = file.models;
+      if (models.empty() && !variables.models.empty()) models = {variables.models.back()};
     }
-    if (!model.empty()) positionals.insert(positionals.begin(), model);
+    if (!takes_several && models.size() > 1) models = {models.back()};
+    positionals.insert(positionals.begin(), models.begin(), models.end());
     const std::string revision = line_.revision.empty() ? file.revision : line_.revision;
     if (revision.empty()) return;
     if (positionals.empty()) throw UsageError("--revision: needs a model, org/name");
+    if (takes_several && positionals.size() > 1) {
+      throw UsageError("--revision: there are several models; write org/name:REVISION");
+    }
     if (positionals[0].find(':') != std::string::npos) {
       throw UsageError(fmt::format("--revision: the model '{}' names a revision or a type itself", positionals[0]));
     }
@@ -452,6 +465,12 @@ CommandLine read_arguments(CLI::App& program, const std::vector<std::string>& wo
   Assembly(*command, out).read(Words(words.begin() + static_cast<std::ptrdiff_t>(at), words.end()));
   std::set<std::string> seen;
   std::erase_if(out.notes, [&](const std::string& note) { return !seen.insert(note).second; });
+  return out;
+}
+
+CommandLine read_words(CLI::App& command, const std::vector<std::string>& words) {
+  CommandLine out;
+  Assembly(command, out).read(words, /*from_words_alone=*/true);
   return out;
 }
 

@@ -23,4 +23,7 @@ struct CommandLine {
 // unknown commands and options, and for options that cannot be had.
 CommandLine read_arguments(CLI::App& program, const std::vector<std::string>& words);
 
+// The same for words that belong to a command without subcommands, and without the configuration file and variables.
+CommandLine read_words(CLI::App& command, const std::vector<std::string>& words);
+
 }  // namespace sluice::cli

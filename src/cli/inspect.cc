@@ -124,7 +124,8 @@ std::function<int()> declare(CLI::App& app) {
 }
 
 const Command command{"inspect", "show what a checkpoint is and the memory it needs", declare};
-const Registry<Command> registered{command};
+const Command other{"show", "the same as inspect", declare};
+const Registry<Command> registered{command}, registered_other{other};
 
 }  // namespace
 }  // namespace sluice::cli::inspect_command

@@ -2,12 +2,18 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/load_engine.h"
+#include "cli/model_list.h"
+#include "cli/usage_error.h"
+#include "engine/adapter_table.h"
+#include "hub/cache.h"
 #include "server/loading.h"
+#include "server/models.h"
 #include "server/server.h"
 #include "server/startup.h"
 #include "sluice/engine.h"
@@ -15,9 +21,15 @@
 namespace sluice::cli::serve_command {
 namespace {
 
+using server::ModelHost;
+using server::ModelHostOptions;
+using server::Models;
+using server::ModelSource;
+
 struct Arguments {
-  EngineOptions engine;
+  EngineOptions engine;  // of all models
   ServerOptions server;
+  std::vector<std::string> models, entries;  // see read_models
 };
 
 // The server's address for clients on this machine.
@@ -39,49 +51,170 @@ std::string cache_text(const ModelInfo& model) {
   return fmt::format("{} tokens of {}", model.kv_cache_tokens, model.kv_cache_dtype);
 }
 
+std::string addresses(const ServerOptions& options, int port) {
+  const std::string url = local_url(options, port);
+  return fmt::format("{}/v1{}, {}/metrics", url, options.api_docs ? fmt::format(", {}/docs", url) : "", url);
+}
+
 // Six lines about what is served.
-void print_summary(const Arguments& a, const Engine& engine, int port) {
-  const ModelInfo& model = engine.model();
-  const std::string url = local_url(a.server, port);
-  const std::string& name = a.server.served_model_name.empty() ? model.name : a.server.served_model_name.front();
+void print_summary(const ServerOptions& options, const std::string& name, const ModelInfo& model, int port) {
   fmt::print(
       "model:     {} ({}, {:.3g}B parameters)\n"
       "backend:   {}\n"
       "weights:   {}\n"
       "context:   {} tokens\n"
       "KV cache:  {}\n"
-      "addresses: {}/v1{}, {}/metrics\n",
+      "addresses: {}\n",
       name, model.family, static_cast<double>(model.parameters) / 1e9, model.backend, model.dtype, model.max_model_len,
-      cache_text(model), url, a.server.api_docs ? fmt::format(", {}/docs", url) : "", url);
+      cache_text(model), addresses(options, port));
   if (model.has_chat_template) {
     fmt::print(
         "Or try this:\n"
         "  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
         "    -d '{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is 17 + 25?\"}}]}}'\n",
-        url, name);
+        local_url(options, port), name);
   }
   std::fflush(stdout);
+}
+
+int serve_one(const ServerOptions& given, const ModelEntry& entry, std::unique_ptr<LoadingServer> loading) {
+  ServerOptions options = given;
+  options.served_model_name = entry.names;
+  const auto engine = load_engine(entry.engine, [&](double share) { loading->progress(share); });
+  Server server(*engine, options, loading->release());
+  loading.reset();
+  print_summary(options, entry.names.empty() ? engine->model().name : entry.names.front(), engine->model(),
+                server.port());
+  server.run();
+  return engine->health().failed ? 1 : 0;
+}
+
+// Tells the clients that wait for the start how far the loads are. Loads after the start tell nobody.
+class StartProgress {
+ public:
+  StartProgress(LoadingServer& server, size_t loads) : server_(&server), loads_(static_cast<double>(loads)) {}
+  void share(double share) {
+    if (server_ != nullptr) server_->progress(std::min(1.0, (done_ + share) / loads_));
+  }
+  void next() { ++done_; }
+  void end() { server_ = nullptr; }
+
+ private:
+  LoadingServer* server_;
+  double loads_, done_ = 0;
+};
+
+std::vector<ModelSource> sources_of(const std::vector<ModelEntry>& entries,
+                                    const std::shared_ptr<StartProgress>& started) {
+  std::vector<ModelSource> sources;
+  for (const ModelEntry& entry : entries) {
+    ModelSource& source = sources.emplace_back();
+    source.name = entry.names.front();
+    source.at_start = !entry.on_demand;
+    source.idle = std::chrono::seconds(entry.idle_seconds);
+    try {
+      source.info = Engine::describe(entry.engine);
+    } catch (const Error& e) {
+      throw Error(e.code, fmt::format("model '{}': {}", source.name, e.what()));
+    }
+    source.load = [options = entry.engine, started](double share, const std::function<void(double)>& progress) {
+      EngineOptions mine = options;
+      mine.kv_cache_share = share;
+      auto engine = load_engine(mine, [&](double part) {
+        started->share(part);
+        progress(part);
+      });
+      started->next();
+      return engine;
+    };
+  }
+  return sources;
+}
+
+// Gives every model its names and those of its adapters.
+std::shared_ptr<Models> table_of(std::shared_ptr<ModelHost> host, const std::vector<ModelEntry>& entries) {
+  auto models = Models::of(std::move(host));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    for (const std::string& name : entries[i].names) models->add_hosted(name, i);
+  }
+  for (size_t i = 0; i < entries.size(); ++i) {
+    for (const std::string& module : entries[i].engine.lora_modules) {
+      const std::string adapter = parse_lora_module(module).first;
+      models->add_hosted(adapter, i, adapter);
+    }
+  }
+  return models;
+}
+
+int serve_several(const ServerOptions& options, const std::vector<ModelEntry>& entries,
+                  std::unique_ptr<LoadingServer> loading) {
+  const auto started = std::make_shared<StartProgress>(*loading, entries.size());
+  const auto host = std::make_shared<ModelHost>(
+      sources_of(entries, started),
+      ModelHostOptions{.max_loaded = static_cast<size_t>(options.max_loaded_models),
+                       .max_waiting = static_cast<size_t>(options.max_model_queue),
+                       .max_wait = std::chrono::milliseconds(options.model_load_timeout_ms)});
+  const std::shared_ptr<Models> models = table_of(host, entries);
+  host->load_at_start();
+  started->end();
+  Server server(models, options, loading->release());
+  loading.reset();
+  for (size_t i = 0; i < host->size(); ++i) {
+    const auto info = host->info(i);
+    fmt::print("model:     {} ({}, {}, {:.3g}B parameters, {} tokens){}\n", host->name(i), info->family,
+               to_string(info->task), static_cast<double>(info->parameters) / 1e9, info->max_model_len,
+               host->look(i) != nullptr ? "" : ": loaded on demand");
+  }
+  fmt::print("addresses: {}\n", addresses(options, server.port()));
+  std::fflush(stdout);
+  server.run();
+  return server.failed() ? 1 : 0;
+}
+
+// Models that nobody named are called as their folders.
+void name_models(std::vector<ModelEntry>& entries) {
+  for (ModelEntry& entry : entries) {
+    if (entry.names.empty()) entry.names = {model_name(entry.engine.model)};
+  }
+  for (size_t i = 0; i < entries.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      for (const std::string& name : entries[i].names) {
+        if (std::ranges::count(entries[j].names, name) == 0) continue;
+        throw UsageError(fmt::format(
+            "two models have the name '{}': write NAME=MODEL, or give served-model-name in the entries of 'models'",
+            name));
+      }
+    }
+  }
 }
 
 int serve(Arguments a) {
   server::open_standard_descriptors();
   log::set_level(a.server.log_level);
   log::set_format(a.server.log_format == "json" ? log::Format::kJson : log::Format::kText);
+  std::vector<ModelEntry> entries = read_models(a.models, a.entries, a.engine, a.server);
   a.server.max_connections = server::fit_connections(a.server.max_connections);
   auto loading = std::make_unique<LoadingServer>(a.server);
   print_page_address(a.server, loading->port());
-  make_local(a.engine);
-  const auto engine = load_engine(a.engine, [&](double share) { loading->progress(share); });
-  Server server(*engine, a.server, loading->release());
-  loading.reset();
-  print_summary(a, *engine, server.port());
-  server.run();
-  return engine->health().failed ? 1 : 0;
+  for (ModelEntry& entry : entries) make_local(entry.engine);
+  const ModelEntry& first = entries.front();
+  if (entries.size() == 1 && !first.on_demand && first.idle_seconds == 0) {
+    return serve_one(a.server, first, std::move(loading));
+  }
+  name_models(entries);
+  return serve_several(a.server, entries, std::move(loading));
 }
 
 std::function<int()> declare(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
-  add_model(app, a->engine);
+  app.add_option("model", a->models,
+                 "folder or file of a checkpoint, or org/name[:revision or GGUF type] on the Hugging Face hub; several "
+                 "may be given, also as NAME=MODEL; without one, the bundled demo model")
+      ->type_name("MODEL");
+  app.add_option("--models", a->entries,
+                 "a model with options of its own, as a JSON object; repeated for several (several-models.md)")
+      ->type_name("JSON")
+      ->allow_extra_args(false);
   add_engine_options(app, a->engine);
   add_server_options(app, a->server);
   return [a] { return serve(*a); };

@@ -477,6 +477,18 @@ std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::fun
   return std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded), std::move(*text));
 }
 
+// What the file system or the kernel refuses is an Error like any other.
+template <class F>
+auto with_errors(const F& work) {
+  try {
+    return work();
+  } catch (const std::filesystem::filesystem_error& e) {
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", e.path1().string(), e.code().message()));
+  } catch (const std::system_error& e) {  // most likely there are no more threads
+    throw Error(ErrorCode::kInternal, fmt::format("cannot start the engine: {}", e.code().message()));
+  }
+}
+
 }  // namespace
 
 ChatPrompt ChatPrompt::user(std::string_view text) {
@@ -484,14 +496,17 @@ ChatPrompt ChatPrompt::user(std::string_view text) {
   return {.messages = dump_json(messages), .tools = {}, .template_kwargs = {}};
 }
 
+ModelInfo Engine::describe(const EngineOptions& options) {
+  return with_errors([&] {
+    ThreadPool pool(1, /*pin=*/false);
+    const LoadPlan plan = plan_load(options, pool);
+    const TextEnds text = load_text_ends(options, *plan.checkpoint);
+    return model_info(plan, text.chat_template, text);
+  });
+}
+
 std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::function<void(double)>& progress) {
-  try {
-    return load_engine(options, progress);
-  } catch (const std::filesystem::filesystem_error& e) {
-    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", e.path1().string(), e.code().message()));
-  } catch (const std::system_error& e) {  // most likely there are no more threads
-    throw Error(ErrorCode::kInternal, fmt::format("cannot start the engine: {}", e.code().message()));
-  }
+  return with_errors([&] { return load_engine(options, progress); });
 }
 
 }  // namespace sluice

@@ -226,7 +226,7 @@ void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_byte
 
 // Returns the bytes for the KV cache if no option sets its size: all free memory of a device, but only a part of the
 // host's, which other programs use too.
-size_t cache_share(const LoadPlan& plan, size_t free_bytes) {
+size_t default_cache(const LoadPlan& plan, size_t free_bytes) {
   if (!plan.device->memory().host_accessible()) return free_bytes;
   size_t pageable = 0;  // mapped file pages, which should also stay in memory
   for (const MemoryPlan::Row& row : plan.memory.rows) pageable += row.pageable ? row.bytes : 0;
@@ -294,9 +294,10 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes)
   }
   const int64_t asked_bytes = options.kv_cache_memory_bytes;
   if (asked_bytes < 0) throw Error(ErrorCode::kInvalidRequest, "--kv-cache-memory-bytes must not be negative");
-  int64_t blocks = asked_bytes > 0
-                       ? asked_bytes / static_cast<int64_t>(block_bytes)
-                       : std::min<int64_t>(most, static_cast<int64_t>(cache_share(plan, free_bytes) / block_bytes));
+  const auto default_bytes =
+      static_cast<size_t>(options.kv_cache_share * static_cast<double>(default_cache(plan, free_bytes)));
+  int64_t blocks = asked_bytes > 0 ? asked_bytes / static_cast<int64_t>(block_bytes)
+                                   : std::min<int64_t>(most, static_cast<int64_t>(default_bytes / block_bytes));
   const int64_t one_sequence = blocks_of_sequence(plan.max_model_len);
   if (asked_bytes == 0 && blocks < one_sequence) {
     blocks = std::min<int64_t>(one_sequence, static_cast<int64_t>(free_bytes / block_bytes));

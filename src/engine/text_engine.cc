@@ -24,6 +24,8 @@ void describe_thoughts(ModelInfo& info, const ChatTemplate& chat_template) {
   }
 }
 
+}  // namespace
+
 ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& chat_template, const TextEnds& text) {
   ModelInfo info;
   const Checkpoint& checkpoint = *plan.checkpoint;
@@ -52,6 +54,8 @@ ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& ch
   info.default_sampling = text.sampling;
   return info;
 }
+
+namespace {
 
 // Returns how many tokens of each of two texts to keep. The longer text is cut first, as in Hugging Face's tokenizers.
 std::pair<size_t, size_t> keep_longest_first(size_t first, size_t second, size_t room) {

@@ -13,6 +13,9 @@
 
 namespace sluice {
 
+// What clients learn of a model that is loaded so.
+ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& chat_template, const TextEnds& text);
+
 class TextEngine : public Engine {
  public:
   const ModelInfo& model() const override { return info_; }

@@ -50,7 +50,7 @@ class OfflineReply final : public HttpReply {
 
 // Runs the work on a request. This is one of the places where errors are caught: whatever is thrown becomes an answer.
 template <class Work>
-void guard(const Dialect& dialect, const Caller& caller, HttpReply& reply, const Work& work) {
+void guard(const Dialect& dialect, std::string_view request_id, HttpReply& reply, const Work& work) {
   try {
     try {
       work();
@@ -59,10 +59,10 @@ void guard(const Dialect& dialect, const Caller& caller, HttpReply& reply, const
     } catch (const Error& error) {
       reply.send(to_response(to_api_error(error), dialect));
     } catch (const std::bad_alloc&) {
-      log::error("{}: out of memory", caller.request_id);
+      log::error("{}: out of memory", request_id);
       reply.send(to_response(out_of_memory(), dialect));
     } catch (const std::exception& error) {
-      log::error("{}: {}", caller.request_id, error.what());
+      log::error("{}: {}", request_id, error.what());
       reply.send(to_response(server_fault(), dialect));
     }
   } catch (const std::exception&) {
@@ -79,6 +79,73 @@ std::optional<std::chrono::milliseconds> parse_seconds(std::string_view text) {
   return std::chrono::milliseconds(std::max<int64_t>(1, static_cast<int64_t>(seconds * 1000)));
 }
 
+// A request that waits for its model: ended by its model, its client, its deadline or the server's end.
+class WaitingCall final : public RunningCall, public std::enable_shared_from_this<WaitingCall> {
+ public:
+  using Ready = std::function<void(std::shared_ptr<HttpReply>, std::shared_ptr<Engine>)>;
+
+  WaitingCall(ModelHost& host, std::shared_ptr<HttpReply> reply, const Dialect& dialect,
+              std::shared_ptr<RunningGenerations> running)
+      : host_(host), dialect_(dialect), running_(std::move(running)), reply_(std::move(reply)) {}
+  ~WaitingCall() override { running_->remove(this); }
+
+  // Calls `ready` once, unless the wait ends without the model. Throws ApiError as ModelHost::acquire does.
+  void wait(ModelHost::Id model, std::optional<std::chrono::steady_clock::time_point> deadline, Ready ready) {
+    const auto done = [self = shared_from_this(), ready = std::move(ready)](std::shared_ptr<Engine> engine,
+                                                                            const ApiError& error) {
+      const std::lock_guard posting(self->posting_mutex_);
+      auto reply = self->take();
+      if (reply == nullptr) return;
+      if (engine == nullptr) return reply->send(to_response(error, self->dialect_));
+      try {
+        ready(reply, std::move(engine));
+      } catch (const std::bad_alloc&) {
+        reply->send(to_response(out_of_memory(), self->dialect_));
+      }
+    };
+    const ModelHost::Ticket ticket = host_.acquire(model, deadline, done);
+    {
+      const std::lock_guard lock(mutex_);
+      ticket_ = ticket;
+      if (reply_ != nullptr || ticket == 0) return;
+    }
+    host_.cancel(ticket);  // the client left before there was a ticket
+  }
+
+  void abort(const ApiError& error) override {
+    const std::lock_guard posting(posting_mutex_);
+    if (const auto reply = end()) reply->send(to_response(error, dialect_));
+  }
+  void detach() override {
+    const std::lock_guard posting(posting_mutex_);
+    end();
+  }
+
+ private:
+  std::shared_ptr<HttpReply> take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(reply_, nullptr);
+  }
+  std::shared_ptr<HttpReply> end() {
+    auto reply = take();
+    ModelHost::Ticket ticket = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      ticket = ticket_;
+    }
+    if (ticket != 0) host_.cancel(ticket);
+    return reply;
+  }
+
+  ModelHost& host_;
+  const Dialect& dialect_;
+  const std::shared_ptr<RunningGenerations> running_;
+  std::mutex posting_mutex_;          // held while the reply is used; locked before mutex_
+  std::mutex mutex_;                  // guards the following two
+  std::shared_ptr<HttpReply> reply_;  // null once the wait is over
+  ModelHost::Ticket ticket_ = 0;
+};
+
 const EndpointInfo* find_endpoint(std::string_view method, std::string_view path) {
   for (const EndpointInfo* endpoint : Registry<EndpointInfo>::all()) {
     if (endpoint->method != method) continue;
@@ -94,57 +161,107 @@ Api::Api(std::shared_ptr<Models> models, ApiOptions options)
 
 Api::~Api() { running_->detach_all(); }
 
-void Api::serve(const EndpointInfo& endpoint, std::string_view body, const Caller& caller,
-                const std::shared_ptr<HttpReply>& reply) {
-  guard(*endpoint.dialect, caller, *reply,
-        [&] { serve_json(endpoint, endpoint.parameters.empty() ? Json::object() : parse_body(body), caller, reply); });
-}
-
-void Api::serve_json(const EndpointInfo& endpoint, const Json& body, const Caller& caller,
-                     const std::shared_ptr<HttpReply>& reply) {
-  Call call{.endpoint = endpoint,
-            .models = *models_,
-            .request_id = caller.request_id,
-            .tenant = caller.tenant,
-            .suffix = caller.suffix,
-            .reply = reply,
-            .running = running_,
-            .shared = shared_,
-            .strict = options_.strict,
-            .log = options_.log_requests,
-            .lora_root = options_.lora_root,
-            .deadline = {},
-            .model = {},
-            .fields = {},
-            .unknown = {}};
+void Api::serve(const EndpointInfo& endpoint, ReadBody read, Caller caller, std::shared_ptr<HttpReply> reply) {
+  const auto now = std::chrono::steady_clock::now();
   std::optional<std::chrono::milliseconds> timeout = caller.timeout;
   if (options_.request_timeout.count() > 0) {
     timeout = std::min(timeout.value_or(options_.request_timeout), options_.request_timeout);
   }
-  if (timeout) call.deadline = std::chrono::steady_clock::now() + *timeout;
-  choose_model(call, body);
-  if (call.model.engine != nullptr) call.fields.of<SamplingParams>() = call.info().default_sampling;
-  const int vocab = call.model.engine != nullptr ? call.info().vocab_size : 0;
-  read_parameters(endpoint.parameters, body, vocab, call.fields, call.unknown);
+  const std::string id = caller.request_id;
+  guard(*endpoint.dialect, id, *reply, [&] {
+    begin({.endpoint = endpoint,
+           .read = std::move(read),
+           .caller = std::move(caller),
+           .reply = reply,
+           .arrived = now,
+           .deadline = timeout ? std::optional(now + *timeout) : std::nullopt});
+  });
+}
+
+void Api::begin(Incoming incoming) {
+  const EndpointInfo& endpoint = incoming.endpoint;
+  std::shared_ptr<const Json> body = incoming.read();
+  ServedModel model = choose_model(endpoint, incoming.caller, *body);
+  const bool needs_engine =
+      endpoint.needs_engine != nullptr ? endpoint.needs_engine(*body) : find_parameter(endpoint, "model") != nullptr;
+  if (model.hosted && needs_engine) {
+    model.engine = models_->host()->try_acquire(*model.hosted);
+    body = model.engine != nullptr ? body : nullptr;
+  }
+  if (body == nullptr) return wait(std::move(incoming), std::move(model));
+  run(incoming, *body, std::move(model));
+}
+
+// Goes on when the model is loaded.
+void Api::wait(Incoming incoming, ServedModel model) {
+  const ModelHost::Id id = *model.hosted;
+  const auto deadline = incoming.deadline;
+  const auto call =
+      std::make_shared<WaitingCall>(*models_->host(), incoming.reply, *incoming.endpoint.dialect, running_);
+  running_->add(call);
+  incoming.reply->on_abandoned([weak = std::weak_ptr(call)] {
+    if (const auto waiting = weak.lock()) waiting->detach();
+  });
+  const auto shared = std::make_shared<std::pair<Incoming, ServedModel>>(std::move(incoming), std::move(model));
+  shared->first.reply = nullptr;  // the call has it
+  call->wait(id, deadline, [this, shared](std::shared_ptr<HttpReply> reply, std::shared_ptr<Engine> engine) {
+    shared->first.reply = std::move(reply);
+    shared->second.engine = std::move(engine);
+    auto task = [this, shared] {
+      const Incoming& request = shared->first;
+      guard(*request.endpoint.dialect, request.caller.request_id, *request.reply,
+            [&] { run(request, *request.read(), std::move(shared->second)); });
+    };
+    options_.post ? options_.post(std::move(task)) : task();
+  });
+}
+
+void Api::run(const Incoming& incoming, const Json& body, ServedModel model) {
+  const EndpointInfo& endpoint = incoming.endpoint;
+  const bool generates = (endpoint.flags & Route::kGenerates) != 0;
+  if (generates && model.hosted && model.engine != nullptr && model.engine->overloaded()) throw too_busy();
+  Call call{.endpoint = endpoint,
+            .models = *models_,
+            .request_id = incoming.caller.request_id,
+            .tenant = incoming.caller.tenant,
+            .suffix = incoming.caller.suffix,
+            .reply = incoming.reply,
+            .running = running_,
+            .shared = shared_,
+            .strict = options_.strict,
+            .log = options_.log_requests,
+            .arrived = incoming.arrived,
+            .lora_root = options_.lora_root,
+            .deadline = incoming.deadline,
+            .model = std::move(model),
+            .fields = {},
+            .unknown = {}};
+  const bool has_model = !call.model.name.empty();
+  if (has_model) call.fields.of<SamplingParams>() = call.info().default_sampling;
+  read_parameters(endpoint.parameters, body, has_model ? call.info().vocab_size : 0, call.fields, call.unknown);
   endpoint.run(call);
 }
 
 // The table's row checks the field's type.
-void Api::choose_model(Call& call, const Json& body) const {
-  const Parameter* row = find_parameter(call.endpoint, "model");
-  const auto value = body.find("model");
-  const bool given = row != nullptr && value != body.end() && !value->is_null() && !is_string(*value, "");
-  if (!given) {
-    if (auto model = row != nullptr ? models_->only() : models_->first()) call.model = std::move(*model);
-    if (row == nullptr || call.model.engine != nullptr) return;
-    const std::vector<std::string> names = models_->names();
-    throw names.empty() ? model_not_found("", names) : model_not_named(names);
+ServedModel Api::choose_model(const EndpointInfo& endpoint, const Caller& caller, const Json& body) const {
+  const Parameter* row = find_parameter(endpoint, "model");
+  std::string name = caller.model;
+  if (row != nullptr) {
+    const auto value = body.find("model");
+    if (value != body.end() && !value->is_null() && !is_string(*value, "")) {
+      check_parameter(*row, *value, 0);
+      name = value->get_ref<const std::string&>();
+    }
   }
-  check_parameter(*row, *value, 0);
-  const auto& name = value->get_ref<const std::string&>();
-  std::optional<ServedModel> model = find_model(*models_, *call.endpoint.dialect, name);
-  if (!model) throw model_not_found(name, models_->names());
-  call.model = std::move(*model);
+  if (!name.empty()) {
+    std::optional<ServedModel> model = find_model(*models_, *endpoint.dialect, name);
+    if (!model) throw model_not_found(name, models_->names());
+    return std::move(*model);
+  }
+  if (auto model = models_->only()) return std::move(*model);
+  if (row == nullptr || endpoint.names_model_otherwise) return {};
+  const std::vector<std::string> names = models_->names();
+  throw names.empty() ? model_not_found("", names) : model_not_named(names);
 }
 
 ApiResult Api::complete(std::string_view path, const Json& body) {
@@ -162,20 +279,22 @@ void Api::complete(std::string_view path, const Json& body, std::function<void(A
         {.status = 404, .message = fmt::format("Unknown route: {}.", quotable(path)), .code = "unknown_url"}));
   }
   const Caller caller{.request_id = fmt::format("batch-{}", next++)};
-  guard(*endpoint->dialect, caller, *reply, [&] {
+  guard(*endpoint->dialect, caller.request_id, *reply, [&] {
     if (!body.is_object()) throw ApiError{.message = "The body of a request must be a JSON object."};
     if (const auto stream = body.find("stream"); stream != body.end() && *stream == true) {
       throw unsupported_parameter("stream", "is not supported in a batch");
     }
-    serve_json(*endpoint, body, caller, reply);
+    serve(
+        *endpoint, [kept = std::make_shared<const Json>(body)] { return kept; }, caller, reply);
   });
 }
 
-void Api::serve_http(const EndpointInfo& endpoint, const HttpRequest& request, RequestContext context,
+void Api::serve_http(const EndpointInfo& endpoint, HttpRequest request, RequestContext context,
                      const std::shared_ptr<HttpReply>& reply) {
   Caller caller{.request_id = request.id,
                 .tenant = std::move(context.tenant),
                 .suffix = std::move(context.suffix),
+                .model = query_value(request.target, "model"),
                 .timeout = {}};
   if (request.count("X-Request-Timeout") > 0) {
     caller.timeout = parse_seconds(request.header("X-Request-Timeout").value_or(""));
@@ -184,7 +303,14 @@ void Api::serve_http(const EndpointInfo& endpoint, const HttpRequest& request, R
                                      *endpoint.dialect));
     }
   }
-  serve(endpoint, request.body, caller, reply);
+  if (endpoint.parameters.empty()) {
+    return serve(
+        endpoint, [] { return std::make_shared<const Json>(Json::object()); }, std::move(caller), reply);
+  }
+  // The whole request is kept, because its body counts as held as long as it is (BodyCharge).
+  const auto kept = std::make_shared<const HttpRequest>(std::move(request));
+  serve(
+      endpoint, [kept] { return std::make_shared<const Json>(parse_body(kept->body)); }, std::move(caller), reply);
 }
 
 std::vector<Route> Api::routes() {
@@ -198,7 +324,7 @@ std::vector<Route> Api::routes() {
            .help = endpoint->help,
            .dialect = endpoint->dialect,
            .handle = [this, endpoint](HttpRequest request, RequestContext context, std::shared_ptr<HttpReply> reply) {
-             serve_http(*endpoint, request, std::move(context), reply);
+             serve_http(*endpoint, std::move(request), std::move(context), reply);
            }});
     }
   }

@@ -26,6 +26,9 @@ struct ApiOptions {
   bool log_requests = false;                     // a line about each request that asks an engine for work
   std::chrono::milliseconds request_timeout{0};  // longest life of a request; 0: none
   std::string lora_root = {};                    // folder of the adapters that requests may load; empty: none
+  // Runs the rest of a request that waited for its model; empty: on a thread of the models' host. After Api has gone,
+  // tasks are not run.
+  std::function<void(std::function<void()>)> post = {};
 };
 
 struct ApiResult {
@@ -38,6 +41,7 @@ struct Caller {
   std::string request_id = {};                            // for logs
   std::string tenant = {};                                // prefix-cache blocks are shared within it only
   std::string suffix = {};                                // what the '*' of the endpoint's path stands for
+  std::string model = {};                                 // the query's, for endpoints without a body
   std::optional<std::chrono::milliseconds> timeout = {};  // what the client allows; request_timeout caps it
 };
 
@@ -46,10 +50,13 @@ class Api {
   Api(std::shared_ptr<Models> models, ApiOptions options);
   ~Api();  // ends what is running, without an answer
 
-  // Answers one request. Parses, renders and tokenizes on the caller's thread; the answer follows on the reply's.
-  // Throws only what a failing reply.send() throws.
-  void serve(const EndpointInfo& endpoint, std::string_view body, const Caller& caller,
-             const std::shared_ptr<HttpReply>& reply);
+  // Reads the body of a request. Called once, or again after the request has waited for its model: meanwhile only its
+  // text takes memory. Throws ApiError.
+  using ReadBody = std::function<std::shared_ptr<const Json>()>;
+
+  // Answers one request. Parses, renders and tokenizes on the caller's thread, or after a wait for the model through
+  // ApiOptions::post; the answer follows on the reply's thread. Throws only what a failing reply.send() throws.
+  void serve(const EndpointInfo& endpoint, ReadBody read, Caller caller, std::shared_ptr<HttpReply> reply);
 
   // Answers a POST without HTTP, for batches. Streams are refused. Any number of calls may be in progress. `done` may
   // be called before complete() returns.
@@ -67,11 +74,22 @@ class Api {
   const Models& models() const { return *models_; }
 
  private:
-  void serve_json(const EndpointInfo& endpoint, const Json& body, const Caller& caller,
+  // A request on its way to its endpoint.
+  struct Incoming {
+    const EndpointInfo& endpoint;
+    ReadBody read;
+    Caller caller;
+    std::shared_ptr<HttpReply> reply;
+    std::chrono::steady_clock::time_point arrived;
+    std::optional<std::chrono::steady_clock::time_point> deadline;
+  };
+
+  void begin(Incoming incoming);
+  void wait(Incoming incoming, ServedModel model);
+  void run(const Incoming& incoming, const Json& body, ServedModel model);
+  void serve_http(const EndpointInfo& endpoint, HttpRequest request, RequestContext context,
                   const std::shared_ptr<HttpReply>& reply);
-  void serve_http(const EndpointInfo& endpoint, const HttpRequest& request, RequestContext context,
-                  const std::shared_ptr<HttpReply>& reply);
-  void choose_model(Call& call, const Json& body) const;
+  ServedModel choose_model(const EndpointInfo& endpoint, const Caller& caller, const Json& body) const;
 
   const std::shared_ptr<Models> models_;
   const ApiOptions options_;

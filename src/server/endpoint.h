@@ -39,13 +39,14 @@ struct Call {
   std::string_view lora_root;  // see ApiOptions
   std::optional<std::chrono::steady_clock::time_point> deadline;
 
-  // After the body was read. Endpoints without a field "model" get the first model, if there is one.
+  // After the body was read. Endpoints without a field "model" get the model that the query names (?model=NAME), or the
+  // only one; it has no name if there are several.
   ServedModel model;
   Fields fields;
   UnknownFields unknown;
 
   Engine& engine() const { return *model.engine; }
-  const ModelInfo& info() const { return model.engine->model(); }
+  const ModelInfo& info() const { return model.info(); }  // also of a model that is not loaded
 
   // Headers that name the unknown fields; in strict mode, throws ApiError for them. Called when all of the body was
   // looked at.
@@ -65,6 +66,10 @@ struct EndpointInfo {
   unsigned flags = 0;                        // Route::Flags
   std::string_view help = {};
   std::vector<std::span<const Parameter>> parameters = {};  // fields of the JSON body; none: the body is not read
+  // Whether a request needs the engine of its model, which is then loaded first. Null: every request of an endpoint
+  // with the field "model" does.
+  bool (*needs_engine)(const Json& body) = nullptr;
+  bool names_model_otherwise = false;  // "model" may be left out, whatever is served
   // Answers through the call, at once or later. What it throws becomes the answer.
   void (*run)(Call& call) = nullptr;
 };

@@ -105,6 +105,8 @@ ApiError overloaded(std::string message) {
           .retry_after_s = 1};
 }
 
+ApiError too_busy() { return overloaded("The server is overloaded. Please try again later."); }
+
 ApiError out_of_memory() { return overloaded("The server has too little memory for this request at the moment."); }
 
 std::string quotable(std::string_view text) {

@@ -49,6 +49,7 @@ ApiError server_fault();
 ApiError server_fault(const Health& health);  // names the process that was lost, if that is the fault
 // Queue full or draining: 503 with Retry-After.
 ApiError overloaded(std::string message);
+ApiError too_busy();  // the queue is full
 // An allocation for the request failed: 503 as well.
 ApiError out_of_memory();
 

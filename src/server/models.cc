@@ -15,6 +15,23 @@ const ServedModel* Models::lookup(std::string_view name) const {
   return found == models_.end() ? nullptr : &*found;
 }
 
+std::shared_ptr<Models> Models::of(std::shared_ptr<ModelHost> host) {
+  auto models = std::make_shared<Models>();
+  models->host_ = std::move(host);
+  return models;
+}
+
+void Models::add_hosted(const std::string& name, ModelHost::Id model, const std::string& adapter) {
+  add({.name = name, .adapter = adapter, .hosted = model});
+}
+
+ServedModel Models::looked_at(ServedModel model) const {
+  if (!model.hosted) return model;
+  model.engine = host_->look(*model.hosted);
+  model.known = host_->info(*model.hosted);
+  return model;
+}
+
 void Models::load(std::string name, std::shared_ptr<Engine> engine) {
   // The last owner may be a request that ends on the engine's own thread, which cannot destroy the engine.
   Engine* const object = engine.get();
@@ -36,6 +53,7 @@ void Models::add(ServedModel model) {
 void Models::add_adapter(const std::string& adapter, std::string_view name) {
   std::optional<ServedModel> model = find(name);
   if (!model) throw Error(ErrorCode::kNotFound, fmt::format("The model '{}' is not loaded.", name), "model", "");
+  if (model->hosted) return add_hosted(adapter, *model->hosted, adapter);
   add({.name = adapter, .engine = std::move(model->engine), .adapter = adapter});
 }
 
@@ -51,6 +69,7 @@ std::optional<ServedModel> Models::remove_adapter(std::string_view adapter) {
 void Models::alias(std::string alias, std::string_view name) {
   std::optional<ServedModel> model = find(name);
   if (!model) throw Error(ErrorCode::kNotFound, fmt::format("The model '{}' is not loaded.", name), "model", "");
+  if (model->hosted) return add_hosted(alias, *model->hosted);
   add({.name = std::move(alias), .engine = std::move(model->engine)});
 }
 
@@ -58,8 +77,8 @@ bool Models::unload(std::string_view name) {
   std::vector<ServedModel> removed;  // engines end after the mutex is free
   const std::lock_guard lock(mutex_);
   const ServedModel* model = lookup(name);
-  if (model == nullptr || !model->adapter.empty()) return false;
-  const auto is_same = [engine = model->engine](const ServedModel& m) { return m.engine == engine; };
+  if (model == nullptr || model->hosted || !model->adapter.empty()) return false;
+  const auto is_same = [first = *model](const ServedModel& m) { return m.same_model(first); };
   const auto kept = std::stable_partition(models_.begin(), models_.end(), std::not_fn(is_same));
   removed.assign(std::make_move_iterator(kept), std::make_move_iterator(models_.end()));
   models_.erase(kept, models_.end());
@@ -67,19 +86,40 @@ bool Models::unload(std::string_view name) {
 }
 
 std::optional<ServedModel> Models::find(std::string_view name) const {
-  const std::lock_guard lock(mutex_);
-  const ServedModel* model = lookup(name);
-  return model == nullptr ? std::nullopt : std::optional(*model);
+  std::optional<ServedModel> found;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const ServedModel* model = lookup(name)) found = *model;
+  }
+  return found ? std::optional(looked_at(std::move(*found))) : std::nullopt;
 }
 
 std::vector<ServedModel> Models::all() const {
-  const std::lock_guard lock(mutex_);
-  return models_;
+  std::vector<ServedModel> out;
+  {
+    const std::lock_guard lock(mutex_);
+    out = models_;
+  }
+  for (ServedModel& model : out) model = looked_at(std::move(model));
+  return out;
+}
+
+std::vector<ServedModel> Models::engines() const {
+  std::vector<ServedModel> out;
+  for (ServedModel& model : all()) {
+    const bool is_known = std::ranges::any_of(out, [&](const ServedModel& other) { return other.same_model(model); });
+    if (model.engine != nullptr && !is_known) out.push_back(std::move(model));
+  }
+  return out;
 }
 
 std::optional<ServedModel> Models::first() const {
-  const std::lock_guard lock(mutex_);
-  return models_.empty() ? std::nullopt : std::optional(models_.front());
+  std::optional<ServedModel> found;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!models_.empty()) found = models_.front();
+  }
+  return found ? std::optional(looked_at(std::move(*found))) : std::nullopt;
 }
 
 std::vector<std::string> Models::names() const {
@@ -90,11 +130,23 @@ std::vector<std::string> Models::names() const {
 }
 
 std::optional<ServedModel> Models::only() const {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto is_first = [&](const ServedModel& model) { return model.same_model(models_.front()); };
+    if (!std::ranges::all_of(models_, is_first)) return std::nullopt;
+  }
+  return first();
+}
+
+bool Models::overloaded() const {
+  if (host_ != nullptr) return false;
   const std::lock_guard lock(mutex_);
-  const bool one = !models_.empty() && std::all_of(models_.begin(), models_.end(), [&](const ServedModel& model) {
-    return model.engine == models_.front().engine;
-  });
-  return one ? std::optional(models_.front()) : std::nullopt;
+  return !models_.empty() && std::ranges::all_of(models_, [](const auto& model) { return model.engine->overloaded(); });
+}
+
+void Models::stop_accepting() {
+  if (host_ != nullptr) host_->stop();
+  for (const ServedModel& model : engines()) model.engine->stop_accepting();
 }
 
 std::shared_ptr<Models> Models::single(Engine& engine, const std::vector<std::string>& names) {

@@ -44,20 +44,41 @@ HttpServerOptions with_listener(HttpServerOptions options, int listener) {
   return options;
 }
 
-ApiOptions api_options(const ServerOptions& o) {
+ApiOptions api_options(const ServerOptions& o, std::function<void(std::function<void()>)> post) {
   return {.strict = o.strict,
           .log_requests = o.log_requests,
           .request_timeout = std::chrono::milliseconds(o.request_timeout_ms),
-          .lora_root = o.lora_root};
+          .lora_root = o.lora_root,
+          .post = std::move(post)};
+}
+
+// Adds an engine's metrics to those of others, under the name of its model.
+void merge(std::vector<MetricFamily>& all, std::vector<MetricFamily> added, const std::string& model) {
+  for (MetricFamily& family : added) {
+    for (MetricSample& sample : family.samples) {
+      const auto label = std::ranges::find(sample.labels, "model_name", &std::pair<std::string, std::string>::first);
+      if (label != sample.labels.end()) {
+        label->second = model;
+      } else {
+        sample.labels.emplace_back("model_name", model);
+      }
+    }
+    const auto same = std::ranges::find(all, family.name, &MetricFamily::name);
+    if (same == all.end()) {
+      all.push_back(std::move(family));
+    } else {
+      std::ranges::move(family.samples, std::back_inserter(same->samples));
+    }
+  }
 }
 
 }  // namespace
 
 struct Server::Impl final : HttpHandler {
-  Impl(Engine& e, const ServerOptions& o, int listener)
-      : engine(e),
+  Impl(std::shared_ptr<Models> m, const ServerOptions& o, int listener)
+      : models(std::move(m)),
         options(o),
-        api(Models::single(e, o.served_model_name), api_options(o)),
+        api(models, api_options(o, [this](auto task) { workers.post(WorkerPool::Size::kSmall, std::move(task)); })),
         http(with_listener(transport_options(o), listener), *this),
         gate(o, http.loopback(), router),
         workers(worker_threads(o)) {
@@ -66,6 +87,10 @@ struct Server::Impl final : HttpHandler {
     router.add(page_routes());
     router.add(api.routes());
     if (o.api_docs) router.add(openapi_routes(router));
+  }
+  // Requests that wait for a model end before the workers that would go on with them.
+  ~Impl() override {
+    if (ModelHost* host = models->host()) host->end();
   }
 
   // HttpHandler
@@ -145,9 +170,7 @@ struct Server::Impl final : HttpHandler {
       response.close = true;
       return response;
     }
-    if (engine.overloaded()) {
-      return to_response(overloaded("The server is overloaded. Please try again later."), dialect);
-    }
+    if (models->overloaded()) return to_response(too_busy(), dialect);
     return std::nullopt;
   }
 
@@ -181,8 +204,24 @@ struct Server::Impl final : HttpHandler {
     return {.body = dump_json({{"name", "sluice"}, {"version", kVersion}, {"routes", std::move(routes)}})};
   }
 
+  // The health of all engines as one: the worst, and the sums of what they do.
+  Health engines_health() const {
+    Health all{.alive = true};
+    for (const ServedModel& model : models->engines()) {
+      const Health health = model.engine->health();
+      all.alive &= health.alive;
+      all.failed |= health.failed;
+      if (all.failure.empty()) all.failure = health.failure;
+      all.seconds_since_step = std::max(all.seconds_since_step, health.seconds_since_step);
+      all.running += health.running;
+      all.waiting += health.waiting;
+      all.errors_in_a_row = std::max(all.errors_in_a_row, health.errors_in_a_row);
+    }
+    return all;
+  }
+
   HttpResponse health() const {
-    const Health health = engine.health();
+    const Health health = engines_health();
     const bool failing = health.errors_in_a_row >= kFailingAfter;
     const char* status = health.failed  ? "failed"
                          : draining     ? "draining"
@@ -195,13 +234,24 @@ struct Server::Impl final : HttpHandler {
                  {"waiting", health.waiting},
                  {"seconds_since_step", health.seconds_since_step}};
     if (!health.failure.empty()) body["message"] = health.failure;
+    if (const ModelHost* host = models->host()) {
+      body["models"] = host->size();
+      body["loaded"] = host->loaded();
+    }
     return {.status = good ? 200 : 503,
             .body = dump_json(body),
             .headers = good ? Headers() : Headers{{"Retry-After", "1"}}};
   }
 
   HttpResponse exposition() const {
-    std::vector<MetricFamily> families = engine.metrics();
+    const std::vector<ServedModel> engines = models->engines();
+    std::vector<MetricFamily> families;
+    if (const ModelHost* host = models->host()) {
+      families = host->metrics();
+      for (const ServedModel& model : engines) merge(families, model.engine->metrics(), model.name);
+    } else {
+      for (const ServedModel& model : engines) families = model.engine->metrics();  // there is one
+    }
     for (MetricFamily& family : metrics.families(http.connections(), http.body_bytes()))
       families.push_back(std::move(family));
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = prometheus_text(families)};
@@ -212,7 +262,7 @@ struct Server::Impl final : HttpHandler {
   void look() {
     if (draining) {
       shutdown();
-    } else if (engine.health().failed) {
+    } else if (engines_health().failed) {
       log::error("the engine failed: the server ends");
       shutdown();
     }
@@ -224,7 +274,7 @@ struct Server::Impl final : HttpHandler {
     draining = true;
     if (ending.exchange(true)) return;
     try {
-      engine.stop_accepting();
+      models->stop_accepting();
       log::info("draining: up to {} ms for running requests", options.shutdown_timeout_ms);
       http.after(std::chrono::milliseconds(options.shutdown_timeout_ms), [this] { abort_running(); });
       http.drain([this] { http.stop(); });
@@ -247,17 +297,25 @@ struct Server::Impl final : HttpHandler {
     abort_running();
   }
 
+  // "NAME", or "NAME,NAME" of several models.
+  std::string names() const {
+    const ModelHost* host = models->host();
+    if (host == nullptr) return models->first()->name;
+    std::string out;
+    for (ModelHost::Id id = 0; id < host->size(); ++id) out += fmt::format("{}{}", id > 0 ? "," : "", host->name(id));
+    return out;
+  }
+
   void print_ready_line() const {
     const bool ipv6 = options.host.find(':') != std::string::npos;
-    const std::string line =
-        fmt::format("sluice: serving {} on {}://{}:{}\n", api.models().first()->name, http.tls() ? "https" : "http",
-                    ipv6 ? fmt::format("[{}]", options.host) : options.host, http.port());
+    const std::string line = fmt::format("sluice: serving {} on {}://{}:{}\n", names(), http.tls() ? "https" : "http",
+                                         ipv6 ? fmt::format("[{}]", options.host) : options.host, http.port());
     std::fputs(line.c_str(), stdout);
     std::fflush(stdout);
   }
 
   // Members are destroyed in reverse order: workers stop first, then connections end, then what they report to.
-  Engine& engine;
+  const std::shared_ptr<Models> models;
   const ServerOptions options;
   std::atomic<bool> draining{false};
   std::atomic<bool> ending{false};  // every step of the shutdown has been started
@@ -271,7 +329,10 @@ struct Server::Impl final : HttpHandler {
 };
 
 Server::Server(Engine& engine, const ServerOptions& options, int listener)
-    : impl_(std::make_unique<Impl>(engine, options, listener)) {}
+    : Server(Models::single(engine, options.served_model_name), options, listener) {}
+
+Server::Server(std::shared_ptr<Models> models, const ServerOptions& options, int listener)
+    : impl_(std::make_unique<Impl>(std::move(models), options, listener)) {}
 
 Server::~Server() = default;
 
@@ -288,5 +349,7 @@ void Server::run() {
 }
 
 void Server::shutdown() { impl_->shutdown(); }
+
+bool Server::failed() const { return impl_->engines_health().failed; }
 
 }  // namespace sluice

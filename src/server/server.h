@@ -9,22 +9,29 @@
 
 namespace sluice {
 
+namespace server {
+class Models;
+}
+
 class Server {
  public:
   // Binds and listens, or takes over a socket that listens already (LoadingServer::release) if `listener` is not
   // negative. Throws Error if an option cannot be used: the address, TLS files, the API key file, a value that is out
   // of range. The engine must outlive the server.
   Server(Engine& engine, const ServerOptions& options, int listener = -1);
+  // Serves several models. served_model_name is not used: the table has the names.
+  Server(std::shared_ptr<server::Models> models, const ServerOptions& options, int listener = -1);
   ~Server();
 
   int port() const;
 
   // Prints one line, "sluice: serving NAME on http://127.0.0.1:8000", and serves until shutdown() or the first SIGTERM,
   // SIGINT or SIGHUP (ignored under nohup). Then it drains: /health is 503, new work is refused, running requests have
-  // shutdown_timeout_ms to finish. A second signal ends them at once. Also drains if the engine fails (Health::failed).
+  // shutdown_timeout_ms to finish. A second signal ends them at once. Also drains if an engine fails (Health::failed).
   void run();
   // Begins to drain; run() returns when that is done. Any thread.
   void shutdown();
+  bool failed() const;  // an engine failed
 
  private:
   struct Impl;

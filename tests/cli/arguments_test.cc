@@ -166,6 +166,11 @@ TEST(Arguments, TheModelAndItsRevision) {
   EXPECT_THAT(values_of({"serve", "-hf", "org/name:Q4_K_M"}, "model"), ElementsAre("org/name:Q4_K_M"));
   EXPECT_THAT(values_of({"serve", "org/name", "--revision", "v2"}, "model"), ElementsAre("org/name:v2"));
   EXPECT_THAT(error_of({"serve", "a", "--model", "b"}), HasSubstr("given twice"));
+  EXPECT_THAT(values_of({"serve", "a", "b"}, "model"), ElementsAre("a", "b"));
+  EXPECT_THAT(values_of({"serve", "--model", "a", "-m", "b"}, "model"), ElementsAre("a", "b"));
+  EXPECT_THAT(error_of({"serve", "a", "b", "--revision", "v2"}), HasSubstr("several models"));
+  const std::string entry = R"({"model":"a","threads":2})";
+  EXPECT_THAT(values_of({"serve", "--models", entry, "--models", "b"}, "--models"), ElementsAre(entry, "b"));
   EXPECT_THAT(error_of({"serve", "--revision", "v2"}), HasSubstr("needs a model"));
 }
 

@@ -24,10 +24,15 @@ def binary() -> pathlib.Path:
 
 
 class Server:
-    """Usage: with Server("--max-num-seqs", "4") as server: server.client().chat..."""
+    """Usage: with Server("--max-num-seqs", "4") as server: server.client().chat...
 
-    def __init__(self, *args: str, env: dict | None = None, model: pathlib.Path = MODEL, ready_s: float = 120):
-        command = [str(binary()), "serve", str(model), "--port", "0", *args]
+    With model None, the arguments name the models; `name` is then all names, with commas between them."""
+
+    def __init__(
+        self, *args: str, env: dict | None = None, model: pathlib.Path | None = MODEL, ready_s: float = 120
+    ):
+        models = [] if model is None else [str(model)]
+        command = [str(binary()), "serve", *models, "--port", "0", *args]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})}
         )

@@ -45,6 +45,32 @@ def test_help_and_version_succeed():
         assert done.returncode == 0 and done.stdout and not done.stderr
 
 
+def test_models_of_the_cache(tmp_path):
+    def hub(*arguments):
+        return run(*arguments, env={"HF_HUB_CACHE": str(tmp_path)}, stdin=subprocess.DEVNULL)
+
+    for name in ("org--one", "org--two", "plain"):
+        folder = tmp_path / f"models--{name}"
+        (folder / "blobs").mkdir(parents=True)
+        (folder / "blobs" / "b").write_bytes(bytes(2 << 20))
+        (folder / "snapshots" / "abc").mkdir(parents=True)
+        (folder / "snapshots" / "abc" / "model.safetensors").symlink_to("../../blobs/b")
+    (tmp_path / "datasets--org--three").mkdir()
+    listed = [line.split() for line in hub("list").stdout.splitlines()]
+    assert listed == [["org/one", "2.0", "MiB"], ["org/two", "2.0", "MiB"], ["plain", "2.0", "MiB"]]
+    for arguments, status, message in (
+        (["org/one"], 2, "--yes"),
+        (["org/one:main", "--yes"], 2, "all of its revisions"),
+        (["../models--org--one", "--yes"], 2, "expected org/name"),
+        (["org/three", "--yes"], 1, "org/three is not in"),
+    ):
+        done = hub("rm", *arguments)
+        assert done.returncode == status and message in done.stderr
+    assert hub("rm", "org/one", "--yes").stdout == "removed org/one (2.0 MiB)\n"
+    assert [line.split()[0] for line in hub("list").stdout.splitlines()] == ["org/two", "plain"]
+    assert sorted(path.name for path in tmp_path.iterdir())[0] == "datasets--org--three"
+
+
 def test_vllm_command_line(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("max-num-seqs: 3\nserved-model-name: [unused]\n")

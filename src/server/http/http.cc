@@ -6,12 +6,50 @@
 namespace sluice::server {
 namespace {
 
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
 }  // namespace
 
 bool equals_ignoring_case(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return lower(x) == lower(y); });
+}
+
+std::string percent_decode(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const int high = text[i] == '%' && i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
+    const int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
+    if (low >= 0) {
+      out += static_cast<char>(high * 16 + low);
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+std::string query_value(std::string_view target, std::string_view name) {
+  size_t at = target.find('?');
+  while (at != std::string_view::npos) {
+    std::string_view pair = target.substr(at + 1);
+    pair = pair.substr(0, pair.find_first_of("&#"));
+    const size_t equals = pair.find('=');
+    if (equals != std::string_view::npos && pair.substr(0, equals) == name) {
+      std::string value(pair.substr(equals + 1));
+      std::ranges::replace(value, '+', ' ');
+      return percent_decode(value);
+    }
+    at = target.find('&', at + 1);
+  }
+  return {};
 }
 
 int HttpRequest::count(std::string_view name) const {

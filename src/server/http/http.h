@@ -74,6 +74,9 @@ class HttpHandler {
   virtual void on_finished(const HttpRequest& request, int status, double seconds) = 0;
 };
 
+std::string percent_decode(std::string_view text);
+// The decoded value of the first parameter of that name in a target's query; empty when there is none.
+std::string query_value(std::string_view target, std::string_view name);
 bool equals_ignoring_case(std::string_view a, std::string_view b);
 const char* reason_phrase(int status);
 

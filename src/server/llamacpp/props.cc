@@ -1,8 +1,6 @@
 // /props, /slots and /apply-template.
 #include <fmt/core.h>
 
-#include <set>
-
 #include "server/engine_request.h"
 #include "server/llamacpp/dialect.h"
 #include "server/llamacpp/settings.h"
@@ -14,7 +12,7 @@ namespace sluice::server {
 namespace {
 
 void props(Call& call) {
-  if (call.model.engine == nullptr) throw model_not_found("", {});
+  if (call.model.name.empty()) throw model_not_named(call.models.names());
   const ModelInfo& model = call.info();
   call.send({.body = dump_json({{"default_generation_settings",
                                  {{"n_ctx", model.max_model_len}, {"params", llama_settings(model.default_sampling)}}},
@@ -27,9 +25,7 @@ void props(Call& call) {
 // A slot for each sequence that runs: there is no fixed number of them.
 void slots(Call& call) {
   Json list = Json::array();
-  std::set<const Engine*> counted;  // an engine may have several names
-  for (const ServedModel& model : call.models.all()) {
-    if (!counted.insert(model.engine.get()).second) continue;
+  for (const ServedModel& model : call.models.engines()) {
     for (int i = 0; i < model.engine->health().running; ++i) {
       list.push_back({{"id", list.size()}, {"is_processing", true}, {"n_ctx", model.engine->model().max_model_len}});
     }
@@ -48,7 +44,7 @@ const EndpointInfo props_endpoint{.name = "llama.cpp props",
                                   .method = "GET",
                                   .paths = {"/props"},
                                   .flags = Route::kQuick,
-                                  .help = "the model and its defaults, for llama.cpp's clients",
+                                  .help = "the model (?model=NAME) and its defaults, for llama.cpp's clients",
                                   .run = props};
 const EndpointInfo slots_endpoint{.name = "llama.cpp slots",
                                   .dialect = &kLlamaCpp,

@@ -46,6 +46,7 @@ const EndpointInfo endpoint{
     .flags = Route::kGenerates,
     .help = "Ollama's chat",
     .parameters = {model_parameter(), kParameters, ollama_generation_parameters(), ollama_keep_alive_parameter()},
+    .needs_engine = [](const Json& body) { return needs_engine_unless_unloading(body, "messages"); },
     .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 

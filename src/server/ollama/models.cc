@@ -1,6 +1,7 @@
 // /api/tags, /api/ps, /api/show and /api/version: the served models as Ollama's clients list them.
 #include <fmt/core.h>
 
+#include <chrono>
 #include <filesystem>
 
 #include "base/folder.h"
@@ -49,7 +50,7 @@ Json details(const ModelInfo& model) {
 }
 
 Json card(const ServedModel& served) {
-  const ModelInfo& model = served.engine->model();
+  const ModelInfo& model = served.info();
   return {{"name", served.name},
           {"model", served.name},
           {"modified_at", rfc3339(model.created * 1'000'000)},
@@ -64,14 +65,24 @@ void tags(Call& call) {
   call.send({.body = dump_json({{"models", std::move(list)}})});
 }
 
+// When an idle model will be unloaded.
+std::string end_of(const ServedModel& served, const ModelHost* host) {
+  const auto end = served.hosted ? host->expires(*served.hosted) : std::nullopt;
+  if (!end) return "9999-12-31T23:59:59Z";
+  const auto left = *end - ModelHost::Clock::now();
+  const auto then = std::chrono::system_clock::now().time_since_epoch() + left;
+  return rfc3339(std::chrono::duration_cast<std::chrono::microseconds>(then).count());
+}
+
 void running(Call& call) {
   Json list = Json::array();
   for (const ServedModel& served : call.models.all()) {
+    if (served.engine == nullptr) continue;
     Json one = card(served);
-    const ModelInfo& model = served.engine->model();
+    const ModelInfo& model = served.info();
     one["size_vram"] = model.backend.starts_with("cuda") ? one["size"] : Json(0);
     one["context_length"] = model.max_model_len;
-    one["expires_at"] = "9999-12-31T23:59:59Z";
+    one["expires_at"] = end_of(served, call.models.host());
     list.push_back(std::move(one));
   }
   call.send({.body = dump_json({{"models", std::move(list)}})});
@@ -93,6 +104,7 @@ void show(Call& call) {
     if (!model) throw model_not_found(name, call.models.names());
     call.model = std::move(*model);
   }
+  if (call.model.name.empty()) throw model_not_named(call.models.names());
   const ModelInfo& model = call.info();
   Json info = {{"general.architecture", model.family},
                {"general.basename", model.name},
@@ -135,6 +147,8 @@ const EndpointInfo show_endpoint{.name = "ollama show",
                                  .paths = {"/api/show"},
                                  .help = "one model, for Ollama's clients",
                                  .parameters = {model_parameter(), kShow},
+                                 .needs_engine = [](const Json&) { return false; },
+                                 .names_model_otherwise = true,
                                  .run = show};
 const EndpointInfo version_endpoint{.name = "ollama version",
                                     .dialect = &kOllama,

@@ -3,7 +3,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 
 #include "server/members.h"
 #include "server/ollama/dialect.h"
@@ -69,24 +72,56 @@ void set_think(Fields& f, const Json& v) {
   if (v.is_string()) conversation.effort = v.get<std::string>();
 }
 
-// A number of seconds, or a duration like "5m" or "-1m".
-void set_keep_alive(Fields& f, const Json& v) {
-  if (v.is_number()) {
-    f.of<OllamaFields>().unloads = v == 0;
-    return;
+constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 10);
+
+// Milliseconds of a duration like "5m", "1h30m" or "1.5s"; nullopt if it is malformed.
+std::optional<double> parse_duration(std::string_view text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {{"ns", 1e-6}, {"us", 1e-3}, {"ms", 1},
+                                                            {"s", 1e3},   {"m", 6e4},   {"h", 3.6e6}};
+  double total = 0;
+  const bool negative = text.starts_with('-');
+  if (negative || text.starts_with('+')) text.remove_prefix(1);
+  if (text == "0") return 0;
+  if (text.empty()) return std::nullopt;
+  while (!text.empty()) {
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+    if (error != std::errc() || number < 0) return std::nullopt;
+    text.remove_prefix(static_cast<size_t>(end - text.data()));
+    const auto unit = std::ranges::find_if(kUnits, [&](const auto& u) { return text.starts_with(u.first); });
+    if (unit == std::end(kUnits)) return std::nullopt;
+    text.remove_prefix(unit->first.size());
+    total += number * unit->second;
   }
-  const std::string& text = expect_string(v, "keep_alive");
-  if (text.empty() || text.find_first_not_of("0123456789.-+hmsun") != std::string::npos) {
+  return negative ? -total : total;
+}
+
+// A number of seconds, or a duration like "5m". Below 0: for ever.
+void set_keep_alive(Fields& f, const Json& v) {
+  std::optional<double> ms;
+  if (v.is_number()) {
+    ms = v.get<double>() * 1e3;
+  } else {
+    ms = parse_duration(expect_string(v, "keep_alive"));
+  }
+  if (!ms) {
     throw invalid_value("keep_alive", "Invalid 'keep_alive': expected a number of seconds or a duration like \"5m\".");
   }
-  f.of<OllamaFields>().unloads = text.find_first_of("123456789") == std::string::npos;
+  auto& fields = f.of<OllamaFields>();
+  fields.has_keep_alive = true;
+  fields.keep_alive = std::nullopt;
+  if (*ms >= 0) {
+    const double most = static_cast<double>(kLongest.count());
+    fields.keep_alive = std::chrono::milliseconds(static_cast<int64_t>(std::ceil(std::min(*ms, most))));
+  }
 }
 
 constexpr Parameter kKeepAlive[] = {{.name = "keep_alive",
                                      .type = Type::kAny,
                                      .max_bytes = kLabelBytes,
-                                     .fallback = "-1",
-                                     .help = "changes nothing: models stay loaded",
+                                     .fallback = "as the server says",
+                                     .help = "how long the model stays loaded without a request: seconds or a duration "
+                                             "like 5m; below 0: for ever. Changes nothing if it always stays",
                                      .set = set_keep_alive}};
 
 constexpr auto kOllamaGeneration = std::to_array<Parameter>({
@@ -128,6 +163,7 @@ std::span<const Parameter> ollama_generation_parameters() { return kOllamaGenera
 void read_ollama_options(Call& call) {
   const auto& fields = call.fields.of<OllamaFields>();
   call.fields.of<GenerationFields>().stream = fields.stream;
+  apply_keep_alive(call);
   if (!fields.options.is_object()) return;
   UnknownFields unknown;  // settings of the machine: how many threads, how many layers on a GPU, ...
   read_parameters(kOptionGroups, fields.options, call.info().vocab_size, call.fields, unknown);
@@ -140,15 +176,33 @@ void read_ollama_options(Call& call) {
   }
 }
 
+void apply_keep_alive(Call& call) {
+  const auto& fields = call.fields.of<OllamaFields>();
+  if (call.model.hosted && fields.has_keep_alive) call.models.host()->keep(*call.model.hosted, fields.keep_alive);
+}
+
+bool needs_engine_unless_unloading(const Json& body, std::string_view prompt) {
+  const auto given = [&](std::string_view name) {
+    const auto value = body.find(name);
+    return value != body.end() && !value->is_null() && !value->empty() && !is_string(*value, "") ? &*value : nullptr;
+  };
+  const Json* keep = given("keep_alive");
+  if (keep == nullptr || given(prompt) != nullptr) return true;
+  if (keep->is_number()) return *keep != 0;
+  return !keep->is_string() || parse_duration(keep->get_ref<const std::string&>()) != 0.0;
+}
+
 void answer_load(Call& call, const char* key, Json empty) {
-  if (call.fields.of<OllamaFields>().unloads) {
-    throw unsupported_parameter("keep_alive", "cannot be 0 in a request without a prompt: models stay loaded");
+  const bool unloads = call.fields.of<OllamaFields>().unloads();
+  if (unloads && !call.model.hosted) {
+    throw unsupported_parameter("keep_alive", "cannot be 0 in a request without a prompt: the model stays loaded");
   }
+  if (unloads) call.models.host()->unload(*call.model.hosted);
   call.send({.body = dump_json({{"model", call.model.name},
                                 {"created_at", rfc3339_now()},
                                 {key, std::move(empty)},
                                 {"done", true},
-                                {"done_reason", "load"}}),
+                                {"done_reason", unloads ? "unload" : "load"}}),
              .headers = call.warnings()});
 }
 

@@ -5,8 +5,6 @@
 
 #include "server/openai/shared_fields.h"
 
-namespace sluice::server {}  // namespace sluice::server
-
 namespace sluice::server::openai::adapters {
 namespace {
 
@@ -59,7 +57,11 @@ std::string folder_below(std::string_view root, const std::string& path) {
 void load(Call& call) {
   const auto& fields = call.fields.of<AdapterFields>();
   const std::optional<ServedModel> model = call.models.only();
-  if (!model) throw ApiError{.message = "Adapters can be loaded only while one model is served."};
+  if (!model || model->hosted) {
+    throw ApiError{.message =
+                       "Adapters can be loaded only while one model is served, which stays loaded. Give those "
+                       "of other models with --lora-modules."};
+  }
   if (call.models.find(fields.name)) {
     throw invalid_value("lora_name", fmt::format("the name '{}' is already in use", fields.name));
   }
@@ -71,6 +73,9 @@ void load(Call& call) {
 
 void unload(Call& call) {
   const auto& fields = call.fields.of<AdapterFields>();
+  if (const auto found = call.models.find(fields.name); found && found->hosted && !found->adapter.empty()) {
+    throw ApiError{.message = "The adapters of models that come and go cannot be unloaded.", .param = "lora_name"};
+  }
   const std::optional<ServedModel> model = call.models.remove_adapter(fields.name);
   if (!model) {
     throw ApiError{.status = 404,

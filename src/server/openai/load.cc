@@ -1,6 +1,4 @@
 // /load: how many sequences of all models run or wait, as vLLM's endpoint for load balancers answers it.
-#include <set>
-
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server::openai::load {
@@ -8,9 +6,7 @@ namespace {
 
 void run(Call& call) {
   int64_t load = 0;
-  std::set<const Engine*> counted;  // an engine may have several names
-  for (const ServedModel& model : call.models.all()) {
-    if (!counted.insert(model.engine.get()).second) continue;
+  for (const ServedModel& model : call.models.engines()) {
     const Health health = model.engine->health();
     load += health.running + health.waiting;
   }

@@ -7,22 +7,24 @@ namespace {
 // The name under which the adapter's model is served.
 std::string base_of(const ServedModel& adapter, const Models& models) {
   for (const ServedModel& model : models.all()) {
-    if (model.engine == adapter.engine && model.adapter.empty()) return model.name;
+    if (model.same_model(adapter) && model.adapter.empty()) return model.name;
   }
-  return adapter.engine->model().name;
+  return adapter.info().name;
 }
 
 Json model_card(const ServedModel& served, const Models& models) {
-  const ModelInfo& model = served.engine->model();
+  const ModelInfo& model = served.info();
   const bool is_adapter = !served.adapter.empty();
-  return {{"id", served.name},
-          {"object", "model"},
-          {"created", model.created},
-          {"owned_by", "sluice"},
-          {"root", is_adapter ? served.adapter : model.name},
-          {"parent", is_adapter ? Json(base_of(served, models)) : Json(nullptr)},
-          {"max_model_len", model.max_model_len},
-          {"task", to_string(model.task)}};
+  Json card = {{"id", served.name},
+               {"object", "model"},
+               {"created", model.created},
+               {"owned_by", "sluice"},
+               {"root", is_adapter ? served.adapter : model.name},
+               {"parent", is_adapter ? Json(base_of(served, models)) : Json(nullptr)},
+               {"max_model_len", model.max_model_len},
+               {"task", to_string(model.task)}};
+  if (served.hosted) card["loaded"] = served.engine != nullptr;
+  return card;
 }
 
 void list(Call& call) {

@@ -147,7 +147,7 @@ void answer(Call& call, bool stream) {
 }
 
 void info(Call& call) {
-  if (call.model.engine == nullptr) throw model_not_found("", {});
+  if (call.model.name.empty()) throw model_not_named(call.models.names());
   const ModelInfo& model = call.info();
   call.send(
       {.body = dump_json({{"model_id", call.model.name},
@@ -182,7 +182,7 @@ const EndpointInfo info_endpoint{.name = "tgi info",
                                  .method = "GET",
                                  .paths = {"/info"},
                                  .flags = Route::kQuick,
-                                 .help = "the model and its limits, for TGI's clients",
+                                 .help = "the model (?model=NAME) and its limits, for TGI's clients",
                                  .run = info};
 const Registry<EndpointInfo> registered_whole{whole}, registered_streamed{streamed}, registered_info{info_endpoint};
 
