@@ -214,8 +214,9 @@ def test_a_signal_right_after_the_engine_took_a_request(llm, engine, idle, monke
     """The exception comes before Python has noted which request it was."""
     submit = Session.submit
 
-    def interrupted(*arguments, **options):
-        submit(*arguments, **options)
+    def interrupted(session, *arguments, **options):
+        submit(session, *arguments, **options)
+        until(lambda: session.core.unfinished() > 0)
         raise Interrupted
 
     monkeypatch.setattr(Session, "submit", interrupted)
