@@ -70,6 +70,8 @@ int serve(Arguments a) {
   a.server.max_connections = server::fit_connections(a.server.max_connections);
   auto loading = std::make_unique<LoadingServer>(a.server);
   print_page_address(a.server, loading->port());
+  log::info("listening on {} port {}; requests are answered with 503 until the model is loaded", a.server.host,
+            loading->port());
   make_local(a.engine);
   const auto engine = load_engine(a.engine, [&](double share) { loading->progress(share); });
   Server server(*engine, a.server, loading->release());
