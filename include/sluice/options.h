@@ -24,7 +24,8 @@ struct EngineOptions {
   // When the checksums of such a file are compared: load, background (after the start), off; auto: at load if the file
   // fits in memory and is read anyway, else in the background.
   std::string packed_cache_check = "auto";
-  std::string task = "auto";          // auto (the task it was made for), generate, embed, score
+  // auto (the task it was made for), generate, embed, score; pooling: as auto, but embed for a model that generates
+  std::string task = "auto";
   bool matryoshka = false;            // vectors may be cut to fewer dimensions, also if the checkpoint does not say so
   bool allow_bin = false;             // allow weights in torch.save files (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
@@ -130,8 +131,10 @@ void visit(V&& v, EngineOptions& o) {
     "they "
     "fit in memory)",
     {"auto", "load", "background", "off"});
-  v("task", o.task, "task to load the model for (auto: the one it was made for)",
-    {"auto", "generate", "embed", "score"});
+  v("task", o.task,
+    "task to load the model for (auto: the one it was made for; pooling: the same, but embed for a model that "
+    "generates)",
+    {"auto", "generate", "embed", "score", "pooling"});
   v("matryoshka", o.matryoshka,
     "allow 'dimensions' for an embedding model that was trained for it but does not declare it (is_matryoshka)");
   v("dtype", o.dtype, "type of weights and computation (auto: the checkpoint's)",

@@ -12,6 +12,7 @@ docs/python.md describes the package.
 from sluice._core import RequestError, __version__
 from sluice.async_llm import AsyncLLM, AsyncLLMEngine
 from sluice.engine.arg_utils import AsyncEngineArgs, EngineArgs
+from sluice.engine.llm_engine import LLMEngine
 from sluice.inputs import PromptType, TextPrompt, TokensPrompt
 from sluice.llm import LLM
 from sluice.outputs import (
@@ -42,6 +43,7 @@ __all__ = [
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
     "EngineArgs",
+    "LLMEngine",
     "Logprob",
     "PoolingOutput",
     "PoolingParams",

@@ -42,7 +42,7 @@ def _tqdm() -> Callable[..., Any] | None:
 class Batch:
     """Requests of one call. With an exception, Ctrl-C included, none of them goes on.
 
-    `send` submits request number i to the channel under the key i and returns the engine's id of it.
+    `send` submits request number i to the channel under the key i.
     """
 
     def __init__(self, session: Session, use_tqdm: bool | Callable[..., Any], what: str):
@@ -50,40 +50,29 @@ class Batch:
         self._use_tqdm = use_tqdm
         self._what = what
 
-    def run(self, send: Callable[[_core.Channel, int], int], count: int, take: Callable[[int, tuple], bool]) -> None:
+    def run(self, send: Callable[[_core.Channel, int], None], count: int, take: Callable[[int, tuple], bool]) -> None:
         """Sends all; passes each part of an answer to take(i, part), which returns whether request i has ended."""
-        channel = _core.Channel()
-        open_ids: dict[int, int] = {}
+        channel = self._session.core.channel()
+        unfinished = count
         progress = Progress(self._use_tqdm, count, self._what)
         try:
             for i in range(count):
-                open_ids[i] = send(channel, i)
-            while open_ids:
+                send(channel, i)
+            while unfinished > 0:
                 for part in channel.take(_WAIT_S):
-                    i = part[0]
-                    if take(i, part):
-                        del open_ids[i]
+                    if take(part[0], part):
+                        unfinished -= 1
                         progress.step()
-        except BaseException:
-            self._cancel(channel, open_ids)
-            raise
         finally:
+            channel.drop_all()
             progress.close()
-
-    def _cancel(self, channel: _core.Channel, open_ids: dict[int, int]) -> None:
-        for i, id in open_ids.items():
-            channel.drop(i)
-            try:
-                self._session.core.cancel(id)
-            except RuntimeError:  # the engine was closed, which ends all requests
-                return
 
 
 def vectors(part: tuple) -> list[Any]:
     """The arrays of a part of an answer by a model for vectors."""
     raise_error(part[6])
     if part[5] is None:
-        raise RuntimeError("The engine was closed.")
+        raise RuntimeError("The request was aborted, or the engine was closed.")
     return part[5]
 
 

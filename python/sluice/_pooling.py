@@ -154,9 +154,8 @@ class PoolingMethods:
         tokens: list[list[int]] = [[] for _ in texts]
 
         def send(channel, i):
-            id, lists = self._session.submit_pooling([texts[i]], params[i], channel, i)
+            _, lists = self._session.submit_pooling([texts[i]], params[i], channel, i)
             tokens[i] = lists[0]
-            return id
 
         def take(i, part):
             arrays[i] = vectors(part)[0]

@@ -21,8 +21,8 @@ from sluice.tokenizer import Tokenizer
 class _Inbox:
     """What came for the requests of one event loop. Used in the loop only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop):
-        self.channel = _core.Channel()
+    def __init__(self, loop: asyncio.AbstractEventLoop, core: _core.Engine):
+        self.channel = core.channel()
         self._parts: dict[int, list[tuple]] = {}
         self._wakes: dict[int, asyncio.Event] = {}
         loop.add_reader(self.channel.descriptor(), self._read)
@@ -47,9 +47,17 @@ class _Inbox:
         return parts
 
     def close(self, key: int) -> None:
+        """Ends the request, if it still runs."""
         self.channel.drop(key)
         self._parts.pop(key, None)
         self._wakes.pop(key, None)
+
+
+class _Running:
+    """A request of a generator, for abort(). It goes with the generator, also with one that is never finished."""
+
+    def __init__(self, id: int):
+        self.id = id
 
 
 class AsyncLLM:
@@ -60,8 +68,11 @@ class AsyncLLM:
 
     def __init__(self, model: str, **options: Any):
         self._session = Session(model, options)
-        self._inboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Inbox] = weakref.WeakKeyDictionary()
-        self._running: dict[str, int] = {}
+        # A loop owns its inbox, as a reader, until it is closed. An inbox that is freed ends its requests.
+        self._inboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Inbox]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._running: weakref.WeakValueDictionary[str, _Running] = weakref.WeakValueDictionary()
 
     @classmethod
     def from_engine_args(cls, engine_args: AsyncEngineArgs, **_: Any) -> "AsyncLLM":
@@ -69,9 +80,11 @@ class AsyncLLM:
 
     def _inbox(self) -> _Inbox:
         loop = asyncio.get_running_loop()
-        inbox = self._inboxes.get(loop)
+        found = self._inboxes.get(loop)
+        inbox = found() if found is not None else None
         if inbox is None:
-            inbox = self._inboxes[loop] = _Inbox(loop)
+            inbox = _Inbox(loop, self._session.core)
+            self._inboxes[loop] = weakref.ref(inbox)
         return inbox
 
     async def generate(
@@ -88,26 +101,24 @@ class AsyncLLM:
         request_id: names the request for abort(); must not be that of a running one. Raises ValueError for a wrong
         prompt or parameter.
         """
-        if request_id in self._running:
-            raise ValueError(f"request_id '{request_id}' is that of a running request")
+        self._check_id(request_id)
         inbox, key = self._inbox(), self._session.next_key()
         inbox.open(key)
-        id = None
         try:
             answer, id = self._submit(inbox, key, prompt, sampling_params, request_id, lora_request, priority)
-            self._running[request_id] = id
+            running = self._running[request_id] = _Running(id)
             finished = False
             while not finished:
                 for output in self._outputs(answer, await inbox.next(key)):
                     finished = output.finished
-                    if finished:
-                        id = None
                     yield output
         finally:
             inbox.close(key)
             self._running.pop(request_id, None)
-            if id is not None:
-                self._cancel(id)
+
+    def _check_id(self, request_id: str) -> None:
+        if request_id in self._running:
+            raise ValueError(f"request_id '{request_id}' is that of a running request")
 
     def _submit(
         self,
@@ -138,33 +149,25 @@ class AsyncLLM:
         self, prompt: PromptType, pooling_params: PoolingParams, request_id: str
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
         """What a model for vectors or scores returns for a prompt: one output with an array of shape [width]."""
+        self._check_id(request_id)
         inbox, key = self._inbox(), self._session.next_key()
         inbox.open(key)
-        id = None
         try:
             text = (ParsedPrompt(prompt).value, None)
             id, tokens = self._session.submit_pooling([text], pooling_params, inbox.channel, key)
-            self._running[request_id] = id
+            running = self._running[request_id] = _Running(id)
             (part,) = await inbox.next(key)
-            id = None
             yield PoolingRequestOutput(request_id, PoolingOutput(vectors(part)[0]), tokens[0])
         finally:
             inbox.close(key)
             self._running.pop(request_id, None)
-            if id is not None:
-                self._cancel(id)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
-        """Ends requests soon; their generators yield a last output with the finish reason "abort"."""
+        """Ends requests soon. Generators of texts yield a last output with the finish reason "abort"; others raise."""
         for name in [request_id] if isinstance(request_id, str) else request_id:
-            if name in self._running:
-                self._session.core.cancel(self._running[name])
-
-    def _cancel(self, id: int) -> None:
-        try:
-            self._session.core.cancel(id)
-        except RuntimeError:  # the engine was closed, which ends all requests
-            return
+            running = self._running.get(name)
+            if running is not None:
+                self._session.core.cancel(running.id)
 
     async def get_tokenizer(self) -> Tokenizer:
         return self._session.tokenizer

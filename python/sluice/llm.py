@@ -165,7 +165,7 @@ class LLM(PoolingMethods):
             kind = (id(params[i]), loras[i], priorities[i], prompt.cache_salt)
             if kind not in requests:
                 requests[kind] = self._session.request(params[i], loras[i], priorities[i], prompt.cache_salt)
-            request_id, answer = self._session.submit(
+            _, answer = self._session.submit(
                 prompt,
                 params[i],
                 requests[kind],
@@ -176,7 +176,6 @@ class LLM(PoolingMethods):
                 add_special_tokens=add_special_tokens,
             )
             answers.append(answer)
-            return request_id
 
         def take(i, part):
             outputs[i] = answers[i].add(part)

@@ -70,12 +70,33 @@ void Channel::push(const std::shared_ptr<Answer>& answer, PoolingResult result) 
   queue(answer);
 }
 
-void Channel::drop(Key key) {
+void Channel::started(Answer& answer, RequestId id) {
+  const std::scoped_lock lock(mutex_);
+  answer.id = id;
+}
+
+void Channel::forget(Answer& answer, std::vector<RequestId>& running) {
+  answer.dropped = true;
+  if (answer.id && !answer.part.last) running.push_back(*answer.id);
+}
+
+std::vector<RequestId> Channel::drop(Key key) {
+  std::vector<RequestId> running;
   const std::scoped_lock lock(mutex_);
   const auto node = open_.extract(key);
-  if (node.empty()) return;
-  node.mapped()->dropped = true;
+  if (node.empty()) return running;
+  forget(*node.mapped(), running);
   std::erase(ready_, node.mapped());
+  return running;
+}
+
+std::vector<RequestId> Channel::drop_all() {
+  std::vector<RequestId> running;
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [key, answer] : open_) forget(*answer, running);
+  open_.clear();
+  ready_.clear();
+  return running;
 }
 
 void Channel::queue(const std::shared_ptr<Answer>& answer) {

@@ -48,14 +48,18 @@ class Channel {
   // A request's place in the channel; sinks hold one.
   struct Answer {
     Part part{};
-    bool stream = false;   // parts come as soon as there are events; otherwise one when the request has ended
-    bool queued = false;   // among ready_
-    bool dropped = false;  // nobody wants it any more
+    std::optional<RequestId> id{};  // the engine's, once it has taken the request
+    bool stream = false;            // parts come as soon as there are events; otherwise one when the request has ended
+    bool queued = false;            // among ready_
+    bool dropped = false;           // nobody wants it any more
   };
   std::shared_ptr<Answer> open(Key key, bool stream);
   void push(const std::shared_ptr<Answer>& answer, Event event);
   void push(const std::shared_ptr<Answer>& answer, PoolingResult result);
-  void drop(Key key);  // no part of it comes from now on
+  void started(Answer& answer, RequestId id);
+  // No part of the answer, or of any answer, comes from now on. Returns the requests that may still run.
+  std::vector<RequestId> drop(Key key);
+  std::vector<RequestId> drop_all();
 
   // Waits until there are parts, at most so long, and takes them.
   std::vector<Part> take(std::chrono::milliseconds wait);
@@ -64,7 +68,9 @@ class Channel {
   int descriptor();
 
  private:
-  void queue(const std::shared_ptr<Answer>& answer);  // with the mutex held
+  // With the mutex held.
+  void queue(const std::shared_ptr<Answer>& answer);
+  void forget(Answer& answer, std::vector<RequestId>& running);
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -49,6 +49,14 @@ void EngineHandle::close() {
   }
 }
 
+void EngineHandle::cancel(RequestId id) const {
+  try {
+    use()->cancel(id);
+  } catch (const Closed&) {
+    return;
+  }
+}
+
 EngineHandle::Submitted EngineHandle::submit(const Request& request, const Prompt& prompt, bool add_special_tokens,
                                              const std::shared_ptr<Channel>& channel, Key key, bool stream) {
   const std::shared_ptr<Engine> engine = use();
@@ -71,6 +79,7 @@ EngineHandle::Submitted EngineHandle::submit(const Request& request, const Promp
     channel->drop(key);
     throw;
   }
+  channel->started(*answer, out.id);
   return out;
 }
 
@@ -81,13 +90,45 @@ RequestId EngineHandle::submit_pooling(const std::vector<binding::PoolingInput>&
   PoolingRequest request = binding::read_pooling(*engine, inputs, options);
   for (const PooledText& text : request.texts) tokens.push_back(text.tokens);
   const auto answer = channel->open(key, false);
+  RequestId id = 0;
   try {
-    return engine->embed(std::move(request),
-                         [channel, answer](PoolingResult result) { channel->push(answer, std::move(result)); });
+    id = engine->embed(std::move(request),
+                       [channel, answer](PoolingResult result) { channel->push(answer, std::move(result)); });
   } catch (...) {
     channel->drop(key);
     throw;
   }
+  channel->started(*answer, id);
+  return id;
+}
+
+ChannelHandle::~ChannelHandle() {
+  if (owner_ == ::getpid()) drop_all();
+}
+
+std::vector<Part> ChannelHandle::take(std::chrono::milliseconds wait) {
+  // A thread of the parent may have held the channel's mutex.
+  if (owner_ != ::getpid()) throw Forked{owner_};
+  return channel_->take(wait);
+}
+
+void ChannelHandle::drop(Key key) {
+  if (owner_ == ::getpid()) cancel(channel_->drop(key));
+}
+
+void ChannelHandle::drop_all() {
+  if (owner_ == ::getpid()) cancel(channel_->drop_all());
+}
+
+int ChannelHandle::descriptor() {
+  if (owner_ != ::getpid()) throw Forked{owner_};
+  return channel_->descriptor();
+}
+
+void ChannelHandle::cancel(const std::vector<RequestId>& running) const {
+  const std::shared_ptr<Engine> engine = engine_.lock();
+  if (engine == nullptr) return;  // closed, which ends all requests
+  for (const RequestId id : running) engine->cancel(id);
 }
 
 std::string EngineHandle::render(const std::string& body, const std::string& chat_template) {

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -24,6 +25,32 @@ struct Forked {
   pid_t owner;
 };  // thrown when a child process uses an engine of its parent
 
+// A channel for requests to an engine, as Python holds it. Whoever lets go of it ends the requests that still run.
+//
+// Sinks own the channel itself: what they own must not belong to Python, because the engine's threads would need the
+// interpreter's lock to let go of it. Methods may run without that lock. Thread-safe.
+class ChannelHandle {
+ public:
+  ChannelHandle(const std::shared_ptr<Engine>& engine, pid_t owner) : engine_(engine), owner_(owner) {}
+  ~ChannelHandle();
+  ChannelHandle(const ChannelHandle&) = delete;
+  ChannelHandle& operator=(const ChannelHandle&) = delete;
+
+  const std::shared_ptr<Channel>& channel() const { return channel_; }
+  std::vector<Part> take(std::chrono::milliseconds wait);  // throws Forked
+  int descriptor();                                        // throws Forked, Error
+  // End a request, or all. In a child process nothing runs that could be ended.
+  void drop(Key key);
+  void drop_all();
+
+ private:
+  void cancel(const std::vector<RequestId>& running) const;
+
+  const std::shared_ptr<Channel> channel_ = std::make_shared<Channel>();
+  const std::weak_ptr<Engine> engine_;
+  const pid_t owner_;
+};
+
 // Methods may run without the interpreter's lock. Thread-safe.
 class EngineHandle {
  public:
@@ -39,6 +66,9 @@ class EngineHandle {
 
   // Ends all requests and frees the engine, as soon as no method runs. In a child process it only forgets the engine.
   void close();
+
+  void cancel(RequestId id) const;  // throws Forked; a closed engine has ended its requests
+  std::unique_ptr<ChannelHandle> channel() const { return std::make_unique<ChannelHandle>(use(), owner_); }
 
   struct Submitted {
     RequestId id;

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "binding/engine_options.h"
 #include "binding/requests.h"
 #include "convert.h"
 #include "engine.h"
@@ -54,18 +55,12 @@ nb::tuple open_engine(const std::string& model, const EngineHandle::Options& opt
   return nb::make_tuple(nb::cast(std::move(handle)), notes);
 }
 
-// A channel as Python holds it. Sinks own the channel itself: what they own must not belong to Python, because the
-// engine's threads would need the interpreter's lock to let go of it.
-struct ChannelHandle {
-  const std::shared_ptr<Channel> channel = std::make_shared<Channel>();
-};
-
 nb::tuple submit(EngineHandle& handle, const Request& request, const Prompt& prompt, bool add_special_tokens,
                  const ChannelHandle& channel, Key key, bool stream) {
   EngineHandle::Submitted submitted{};
   {
     const Unlocked unlocked;
-    submitted = handle.submit(request, prompt, add_special_tokens, channel.channel, key, stream);
+    submitted = handle.submit(request, prompt, add_special_tokens, channel.channel(), key, stream);
   }
   return nb::make_tuple(submitted.id, to_list(submitted.tokens));
 }
@@ -81,7 +76,7 @@ nb::tuple submit_pooling(EngineHandle& handle, const std::vector<Pair>& pairs, c
     std::vector<binding::PoolingInput> inputs;
     inputs.reserve(pairs.size());
     for (const auto& [text, pair] : pairs) inputs.push_back({.text = text, .pair = pair});
-    id = handle.submit_pooling(inputs, options, channel.channel, key, tokens);
+    id = handle.submit_pooling(inputs, options, channel.channel(), key, tokens);
   }
   nb::list lists;
   for (const std::vector<TokenId>& list : tokens) lists.append(to_list(list));
@@ -92,7 +87,7 @@ nb::list take(ChannelHandle& handle, double wait_s) {
   std::vector<Part> parts;
   {
     const Unlocked unlocked;
-    parts = handle.channel->take(std::chrono::milliseconds(std::lround(wait_s * 1000)));
+    parts = handle.take(std::chrono::milliseconds(std::lround(wait_s * 1000)));
   }
   nb::list out;
   for (Part& part : parts) out.append(to_python(std::move(part)));
@@ -129,22 +124,31 @@ nb::list sampling_parameters() {
   return out;
 }
 
+nb::list engine_options() {
+  constexpr const char* kTakes[] = {"flag", "value", "optional", "list"};
+  nb::list out;
+  for (const binding::OptionName& option : binding::list_engine_options()) {
+    out.append(nb::make_tuple(option.words, kTakes[static_cast<int>(option.takes)], option.help));
+  }
+  return out;
+}
+
 void add_engine(nb::module_& m) {
   nb::class_<Request>(m, "Request");
   nb::class_<ChannelHandle>(m, "Channel")
-      .def(nb::init<>())
       .def("take", &take, "wait_s"_a)
-      .def(
-          "drop", [](ChannelHandle& c, Key key) { c.channel->drop(key); }, "key"_a)
-      .def("descriptor", [](ChannelHandle& c) { return c.channel->descriptor(); });
+      .def("drop", &ChannelHandle::drop, "key"_a)
+      .def("drop_all", &ChannelHandle::drop_all)
+      .def("descriptor", &ChannelHandle::descriptor);
   nb::class_<EngineHandle>(m, "Engine", nb::is_weak_referenceable())
       .def("close", &EngineHandle::close, nb::call_guard<Unlocked>())
+      .def("channel", &EngineHandle::channel)
       .def("model", [](EngineHandle& e) { return to_python(e.use()->model()); })
       .def("request", &make_request, "body"_a, "adapter"_a = "", "priority"_a = 0)
       .def("submit", &submit, "request"_a, "prompt"_a, "add_special_tokens"_a, "channel"_a, "key"_a, "stream"_a)
       .def("submit_pooling", &submit_pooling, "texts"_a, "options"_a, "channel"_a, "key"_a)
       .def(
-          "cancel", [](EngineHandle& e, RequestId id) { e.use()->cancel(id); }, "id"_a)
+          "cancel", [](EngineHandle& e, RequestId id) { e.cancel(id); }, "id"_a)
       .def("render", &EngineHandle::render, "body"_a, "chat_template"_a = "", nb::call_guard<Unlocked>())
       .def(
           "tokenize",
@@ -197,6 +201,7 @@ NB_MODULE(_core, m) {
   add_engine(m);
   m.attr("__version__") = sluice::kVersion;
   m.def("open_engine", &open_engine, "model"_a, "options"_a);
+  m.def("engine_options", &engine_options);
   m.def("sampling_parameters", &sampling_parameters);
   m.def(
       "check_sampling", [](const std::string& body) { sluice::binding::check_sampling(body); }, "body"_a);

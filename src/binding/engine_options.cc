@@ -4,10 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "cli/arguments.h"
 #include "cli/command.h"
+#include "cli/foreign_options.h"
 #include "cli/usage_error.h"
 #include "hub/download.h"
 #include "sluice/error.h"
@@ -55,7 +58,57 @@ EngineOptions parse_named(const std::string& param, const std::string& model, st
   }
 }
 
+OptionName::Takes taken_by(const CLI::Option& option) {
+  if (option.get_expected_max() == 0) return OptionName::Takes::kFlag;
+  return option.get_items_expected_max() > 1 ? OptionName::Takes::kList : OptionName::Takes::kValue;
+}
+
+OptionName::Takes taken_by(const cli::ForeignOption& row) {
+  using Foreign = cli::ForeignOption::Takes;
+  if (row.takes == Foreign::kFlag) return OptionName::Takes::kFlag;
+  if (row.takes == Foreign::kOptional) return OptionName::Takes::kOptional;
+  return row.takes == Foreign::kList ? OptionName::Takes::kList : OptionName::Takes::kValue;
+}
+
+// Whether the engine has what an option of vLLM becomes. Options of its server are not the engine's.
+bool has_target(const CLI::App& command, const cli::ForeignOption& row) {
+  if (row.kind != cli::ForeignOption::Kind::kWorks || row.to == "hf-token" || row.to == "download-dir" ||
+      row.name == "revision") {
+    return true;
+  }
+  const std::string to = "--" + std::string(row.to.substr(0, row.to.find('=')));
+  return command.get_option_no_throw(to) != nullptr;
+}
+
+std::vector<std::string> words_of(const cli::ForeignOption& row) {
+  std::vector<std::string> words{"--" + std::string(row.name)};
+  std::istringstream aliases{std::string(row.aliases)};
+  for (std::string alias; aliases >> alias;) words.push_back(alias);
+  return words;
+}
+
 }  // namespace
+
+std::vector<OptionName> list_engine_options() {
+  EngineOptions options;
+  CLI::App app;
+  cli::add_engine_options(app, options);
+  std::vector<OptionName> out;
+  for (const CLI::Option* option : std::as_const(app).get_options()) {
+    const std::string& name = option->get_lnames()[0];
+    if (name == "help") continue;
+    const cli::ForeignOption* vllm = cli::find_foreign("--" + name);
+    std::vector<std::string> words = vllm != nullptr ? words_of(*vllm) : std::vector<std::string>();
+    if (words.empty() || words[0] != "--" + name) words.insert(words.begin(), "--" + name);
+    out.push_back({.words = std::move(words), .takes = taken_by(*option), .help = option->get_description()});
+  }
+  for (const cli::ForeignOption& row : cli::vllm_options()) {
+    const bool ours = app.get_option_no_throw("--" + std::string(row.name)) != nullptr;
+    if (ours || row.name == "model" || !has_target(app, row)) continue;
+    out.push_back({.words = words_of(row), .takes = taken_by(row), .help = std::string(row.text)});
+  }
+  return out;
+}
 
 EngineOptions read_engine_options(const std::string& model, std::span<const NamedOption> options,
                                   std::vector<std::string>& notes) {

@@ -22,4 +22,14 @@ struct NamedOption {
 EngineOptions read_engine_options(const std::string& model, std::span<const NamedOption> options,
                                   std::vector<std::string>& notes);
 
+// An option that read_engine_options() takes: one of ours, or one of vLLM's.
+struct OptionName {
+  std::vector<std::string> words;  // with their dashes: "--tensor-parallel-size", "-tp"
+  enum class Takes { kFlag, kValue, kOptional, kList } takes = Takes::kValue;
+  std::string help;
+};
+
+// All of them but the model, for parsers of command lines.
+std::vector<OptionName> list_engine_options();
+
 }  // namespace sluice::binding

@@ -274,6 +274,7 @@ class Source {
       return;
     }
     if (row.takes == ForeignOption::Takes::kJson) return add_json(*option, values[0]);
+    const size_t before = given.size();
     for (std::string& value : values) {
       const bool given_empty = value.empty();
       if (row.convert != nullptr) value = row.convert(value);
@@ -289,6 +290,8 @@ class Source {
       }
     }
     if (values.size() > 1) given.back().took_several = true;
+    // Of several values the last one counts, and --runner says less than --convert and --task.
+    if (row.name == "runner" && given.size() > before) std::rotate(given.begin(), given.end() - 1, given.end());
   }
 
   void set_variable(const ForeignOption& row, const std::string& value) {

@@ -196,6 +196,8 @@ int serve(Arguments a) {
   a.server.max_connections = server::fit_connections(a.server.max_connections);
   auto loading = std::make_unique<LoadingServer>(a.server);
   print_page_address(a.server, loading->port());
+  log::info("listening on {} port {}; requests are answered with 503 until the model is loaded", a.server.host,
+            loading->port());
   for (ModelEntry& entry : entries) make_local(entry.engine);
   const ModelEntry& first = entries.front();
   if (entries.size() == 1 && !first.on_demand && first.idle_seconds == 0) {

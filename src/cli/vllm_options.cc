@@ -48,10 +48,7 @@ std::string converted_task(const std::string& value) {
   return value == "none" || value == "auto" ? "" : value == "classify" || value == "reward" ? "score" : value;
 }
 
-std::string runner_task(const std::string& value) {
-  if (value != "pooling") return value == "auto" ? "" : value;
-  throw UsageError("--runner pooling: give --task embed or --task score instead");
-}
+std::string runner_task(const std::string& value) { return value == "auto" ? "" : value; }
 
 std::string opposite(const std::string& value) { return value == "on" ? "off" : "on"; }
 
@@ -172,7 +169,7 @@ constexpr ForeignOption kOptions[] = {
     {"enable-flash-late-interaction", kFlag, kNothing, "", "scores are computed by the engine"},
 
     // Model
-    {"runner", kValue, kWorks, "task", "pooling is refused: --task says which", "", "", runner_task},
+    {"runner", kValue, kWorks, "task", "--convert and --task go before it", "", "", runner_task},
     {"convert", kValue, kWorks, "task", "classify is score", "", "", converted_task},
     {"task", kValue, kWorks, "task", "classify and reward are score", "", "", task_name},
     {"tokenizer", kValue, kWorks, "tokenizer", "a folder, a file or org/name"},

@@ -137,17 +137,19 @@ void check_all_used(const Config& config, const LoadContext& context) {
 }
 
 // Returns the task of --task. With "auto" it is the task that the model was made for: embed if the checkpoint has
-// sentence-transformers pooling files.
+// sentence-transformers pooling files. With "pooling", a model that was made to generate embeds.
 Task choose_task(const std::string& asked, const Checkpoint& checkpoint) {
   for (const Task task : {Task::kGenerate, Task::kEmbed, Task::kScore}) {
     if (asked == to_string(task)) return task;
   }
-  if (asked != "auto") {
-    throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("--task: unknown value '{}' (expected one of: auto, generate, embed, score)", asked));
+  if (asked != "auto" && asked != "pooling") {
+    throw Error(
+        ErrorCode::kInvalidRequest,
+        fmt::format("--task: unknown value '{}' (expected one of: auto, generate, embed, score, pooling)", asked));
   }
   const Task task = native_task(find_family(checkpoint.config), checkpoint.config);
   if (task != Task::kGenerate) return task;
+  if (asked == "pooling") return Task::kEmbed;
   return read_embedding_files(checkpoint).pooling ? Task::kEmbed : Task::kGenerate;
 }
 

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/json.h"
-#include "base/log.h"
 #include "server/errors.h"
 #include "server/gate.h"
 #include "server/http/server.h"
@@ -36,8 +35,6 @@ HttpServerOptions one_thread(HttpServerOptions options) {
 
 struct LoadingServer::Impl final : HttpHandler {
   explicit Impl(const ServerOptions& options) : http(one_thread(transport_options(options)), *this) {
-    log::info("listening on {} port {}; requests are answered with 503 until the model is loaded", options.host,
-              http.port());
     thread = std::thread([this] { http.run(); });
   }
   ~Impl() override {

@@ -185,7 +185,11 @@ TEST(Arguments, ValuesOfVllmAreConverted) {
               ElementsAre(std::string(ops::select_host_backend().name)));
   EXPECT_THAT(values_of({"serve", "--device", "1"}, "--device"), ElementsAre("1"));
   EXPECT_THAT(error_of({"serve", "--shutdown-timeout", "-1"}), HasSubstr("out of range"));
-  EXPECT_THAT(error_of({"serve", "--runner", "pooling"}), HasSubstr("--task embed"));
+  EXPECT_THAT(values_of({"serve", "--runner", "pooling"}, "--task"), ElementsAre("pooling"));
+  // The last value counts.
+  EXPECT_THAT(values_of({"serve", "--convert", "classify", "--runner", "pooling"}, "--task"),
+              ElementsAre("pooling", "score"));
+  EXPECT_THAT(values_of({"serve", "--task", "embed", "--runner=pooling"}, "--task"), ElementsAre("pooling", "embed"));
 }
 
 TEST(Arguments, OptionsOfLlamaServer) {

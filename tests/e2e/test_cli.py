@@ -149,6 +149,10 @@ def test_requests_need_not_be_logged():
         assert "request id=" not in "".join(server.lines)
 
 
+def test_the_first_line_is_the_address_of_the_page(server):
+    assert server.lines[0] == f"Open {server.url}/ in a browser.\n"
+
+
 def test_openapi_document_is_valid(server):
     document = httpx.get(server.url + "/openapi.json").json()
     openapi_spec_validator.validate(document)

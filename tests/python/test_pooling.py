@@ -1,9 +1,5 @@
 """Vectors, classes and scores."""
 
-import json
-import shutil
-import struct
-
 import numpy
 import pytest
 from sluice import LLM, PoolingParams, SamplingParams
@@ -11,35 +7,10 @@ from sluice import LLM, PoolingParams, SamplingParams
 from conftest import MODEL
 
 
-def read_safetensors(path):
-    data = path.read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    return json.loads(data[8 : 8 + size]), data[8 + size :]
-
-
 @pytest.fixture(scope="session", params=[1, 3])
-def classifier(request, tmp_path_factory):
-    """The demo model with a head for some classes: random weights, the labels of its architecture."""
+def classifier(request, classifiers):
     labels = request.param
-    folder = tmp_path_factory.mktemp(f"classifier{labels}")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(MODEL / name, folder)
-    config = json.loads((MODEL / "config.json").read_text())
-    config["architectures"] = ["LlamaForSequenceClassification"]
-    config["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
-    (folder / "config.json").write_text(json.dumps(config))
-    header, data = read_safetensors(MODEL / "model.safetensors")
-    header.pop("__metadata__", None)
-    head = numpy.random.default_rng(1).normal(size=(labels, config["hidden_size"])).astype("<f4").tobytes()
-    header["score.weight"] = {
-        "dtype": "F32",
-        "shape": [labels, config["hidden_size"]],
-        "data_offsets": [len(data), len(data) + len(head)],
-    }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data + head)
-    with LLM(str(folder), dtype="float32") as llm:
+    with LLM(str(classifiers(labels)), dtype="float32") as llm:
         yield llm, labels
 
 
