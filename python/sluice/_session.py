@@ -117,13 +117,11 @@ class Session:
 
     def render_chat(self, messages: list[dict], chat_template: str | None, fields: dict[str, Any]) -> str:
         """The prompt of a conversation."""
-        continues = fields.pop("continue_final_message", False)
-        if continues and fields.get("add_generation_prompt"):
+        if fields.get("continue_final_message") and fields.get("add_generation_prompt"):
             raise ValueError("continue_final_message=True needs add_generation_prompt=False")
         given = {name: value for name, value in fields.items() if value is not None}
         body = json.dumps({"messages": _plain(messages), **given})
-        prompt = self.core.render(body, chat_template or "")
-        return _cut_after_last(prompt, messages) if continues else prompt
+        return self.core.render(body, chat_template or "")
 
     def close(self) -> None:
         self.core.close()
@@ -136,14 +134,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return _plain(value.model_dump()) if hasattr(value, "model_dump") else value
-
-
-def _cut_after_last(prompt: str, messages: list[dict]) -> str:
-    """Takes away what the template writes after the last message, so that the model goes on with it."""
-    content = messages[-1].get("content") or ""
-    if not isinstance(content, str):
-        content = "".join(part.get("text", "") for part in content)
-    at = prompt.rfind(content.strip())
-    if at < 0 or not content.strip():
-        raise ValueError("continue_final_message: the prompt does not show the last message's content")
-    return prompt[: at + len(content.strip())]

@@ -202,6 +202,9 @@ def test_chat_options(llm):
     assert tokenizer.decode(output.prompt_token_ids).endswith("One, two,")
     with pytest.raises(ValueError, match="add_generation_prompt=False"):
         llm.chat(begun, GREEDY, continue_final_message=True)
+    hidden = {"chat_template": "{{ messages[0].role }}", "add_generation_prompt": False, "continue_final_message": True}
+    with pytest.raises(ValueError, match="does not show the last message"):
+        llm.chat(begun, GREEDY, **hidden)
     template = "{% for m in messages %}<{{ m.role }}> {{ m.content }} {{ mood }}{% endfor %}"
     (output,) = llm.chat(messages, GREEDY, chat_template=template, chat_template_kwargs={"mood": "gladly"})
     assert output.prompt == "<user> Count. gladly"
