@@ -10,7 +10,7 @@ HI = [{"role": "user", "content": "hi"}]
     ("options", "param", "code"),
     [
         ({"messages": []}, "messages", "empty_array"),
-        ({"messages": [{"role": "bot", "content": "x"}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": "", "content": "x"}]}, "messages[0].role", "invalid_value"),
         ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].content[0].type",
          "missing_required_parameter"),
         ({"n": 129}, "n", "integer_above_max_value"),

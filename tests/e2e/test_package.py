@@ -38,7 +38,7 @@ COMP_WORDS=({words} '{current}'); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _slui
     "words, current, expected",
     [
         ("sluice", "ser", "serve"),
-        ("sluice serve", "--max-model", "--max-model-len"),
+        ("sluice serve", "--max-model-l", "--max-model-len"),
         ("sluice serve --dtype", "fl", "float32 float16"),
         ("sluice bench", "lat", "latency"),
         ("sluice bench latency", "--max-model", "--max-model-len"),
