@@ -25,8 +25,9 @@ async def collect(engine, prompt, params, request_id):
 
 
 def test_kinds_of_output(engine, llm):
+    # Parts that come while the loop is busy are put together, so the answer is long.
     def params(kind):
-        return SamplingParams(temperature=0, max_tokens=20, logprobs=0, output_kind=kind)
+        return SamplingParams(temperature=0, max_tokens=400, ignore_eos=True, logprobs=0, output_kind=kind)
 
     async def run():
         kinds = RequestOutputKind.CUMULATIVE, RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
@@ -37,12 +38,12 @@ def test_kinds_of_output(engine, llm):
     choice = expected.outputs[0]
     assert len(final) == 1 and final[0].finished and final[0].outputs[0].text == choice.text
     texts = [o.outputs[0].text for o in cumulative]
-    assert len(texts) > 3 and all(b.startswith(a) for a, b in zip(texts, texts[1:], strict=False))
+    assert len(texts) > 1 and all(b.startswith(a) for a, b in zip(texts, texts[1:], strict=False))
     assert texts[-1] == choice.text and [o.finished for o in cumulative] == [False] * (len(texts) - 1) + [True]
-    assert len(cumulative[0].outputs[0].token_ids) < 20 == len(cumulative[-1].outputs[0].token_ids)
+    assert len(cumulative[0].outputs[0].token_ids) < 400 == len(cumulative[-1].outputs[0].token_ids)
     assert "".join(o.outputs[0].text for o in delta) == choice.text
     assert [t for o in delta for t in o.outputs[0].token_ids] == choice.token_ids
-    assert sum(len(o.outputs[0].logprobs) for o in delta) == 20
+    assert sum(len(o.outputs[0].logprobs) for o in delta) == 400
     assert delta[-1].outputs[0].finish_reason == "length"
 
 
