@@ -37,9 +37,9 @@ inline void truncate_prompt(Request& request, int context) {
   if (length > most) request.prompt.erase(request.prompt.begin(), request.prompt.end() - most);
 }
 
-// Truncates the prompt if that is asked for. Throws Error(kInvalidRequest) that names request.prompt_param unless
-// prompt and completion fit `context` tokens. max_tokens gives way to the context if request.max_tokens_is_default. The
-// wording is OpenAI's: `what` is "messages" or "prompt".
+// Truncates the prompt if that is asked for. Throws Error(kInvalidRequest) unless prompt and completion fit `context`
+// tokens. It names request.prompt_param, or request.max_tokens_param if the prompt alone would fit. max_tokens gives
+// way to the context if request.max_tokens_is_default. The wording is OpenAI's: `what` is "messages" or "prompt".
 inline void fit_context(Request& request, int context, const std::string& what) {
   truncate_prompt(request, context);
   const auto prompt = static_cast<int64_t>(request.prompt.size());
@@ -62,7 +62,8 @@ inline void fit_context(Request& request, int context, const std::string& what) 
                " in the " + what + ", " + std::to_string(completion) +
                " in the completion). Please reduce the length of the " + what + " or completion.";
   }
-  throw Error(ErrorCode::kInvalidRequest, message, request.prompt_param, "context_length_exceeded");
+  throw Error(ErrorCode::kInvalidRequest, message, prompt >= context ? request.prompt_param : request.max_tokens_param,
+              "context_length_exceeded");
 }
 
 }  // namespace sluice

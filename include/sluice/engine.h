@@ -43,7 +43,8 @@ struct ModelInfo {
   bool template_takes_no_effort = false;  // and its value "none" turns thoughts off
   std::string thinking_switch{};  // the chat template's variable that turns thoughts on and off; empty: there is none
   Task task = Task::kGenerate;
-  int vector_size = 0;  // kEmbed: dimensions of a vector; kScore: labels
+  int vector_size = 0;                // kEmbed: dimensions of a vector; kScore: labels
+  std::vector<std::string> labels{};  // kScore: their names; "LABEL_0" where the checkpoint has none
   // kEmbed: whether the model was trained so that leading dimensions are vectors, too; and the only numbers of them
   // that it was trained for (empty: any).
   bool matryoshka = false;
@@ -113,6 +114,8 @@ class Engine {
   virtual std::string token_text(TokenId token) const = 0;   // the vocabulary's spelling, with byte-level symbols
   virtual std::string token_bytes(TokenId token) const = 0;  // the bytes the token stands for
   virtual std::string render_chat(const ChatPrompt& chat) const = 0;
+  // The settings of the tokenizer, with the chat template in use: an object as in Hugging Face's tokenizer_config.json.
+  virtual std::string tokenizer_config() const { return "{}"; }
 
   // Validates and queues a request; events follow. Throws Error(kInvalidRequest) that names the field, or
   // Error(kOverloaded) at once when the queue is full or the engine is draining; then no event comes.
@@ -136,6 +139,10 @@ class Engine {
   }
   virtual bool unload_adapter(std::string_view /*name*/) { return false; }  // false: the name is unknown
   virtual std::vector<AdapterInfo> adapters() const { return {}; }
+
+  // Forgets all cached prefixes: requests that are submitted afterwards find none of them. Requests that run keep what
+  // they hold. Thread-safe.
+  virtual void reset_prefix_cache() {}
 
   // Ends a request with FinishReason::kAbort; its blocks are free within one step. Unknown ids are ignored.
   virtual void cancel(RequestId id) = 0;

@@ -44,9 +44,10 @@ enum class ThoughtStart {
 };
 
 struct Request {
-  std::string id{};                     // for logs; need not be unique
-  std::vector<TokenId> prompt{};        // at least one token
-  std::string prompt_param = "prompt";  // name of the request's field in errors about the prompt
+  std::string id{};                             // for logs; need not be unique
+  std::vector<TokenId> prompt{};                // at least one token
+  std::string prompt_param = "prompt";          // name of the request's field in errors about the prompt
+  std::string max_tokens_param = "max_tokens";  // the same for sampling.max_tokens
   // Most tokens of the prompt: its last ones are kept (sluice/context.h). -1: as many as fit beside the completion.
   std::optional<int> truncate_prompt{};
   bool returns_prompt = false;  // the first event has the prompt's tokens

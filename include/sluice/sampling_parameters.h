@@ -60,7 +60,7 @@ struct SamplingParams {
   double dry_base = 1.75;           // 1 .. 10
   int dry_allowed_length = 2;       // repeated tokens without a penalty
   int dry_penalty_last_n = -1;      // how far to look back; -1: over the whole text; 0: off
-  std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100
+  std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100, or -infinity: never
   // No repetition goes across these texts. The engine sets the tokens.
   SharedList<std::string> dry_sequence_breakers{"\n", ":", "\"", "*"};
   SharedList<TokenId> dry_breaker_tokens{};
@@ -92,7 +92,7 @@ struct SamplingParameter {
   // works.
   enum class Effect { kPenalty, kHistory, kScale, kFilter, kChain, kSetting };
   // APIs with the field, besides those of OpenAI, which have all.
-  enum Dialect : unsigned { kLlamaCpp = 1, kOllama = 2, kTgi = 4, kAnthropic = 8, kAllDialects = 15 };
+  enum Dialect : unsigned { kLlamaCpp = 1, kOllama = 2, kTgi = 4, kAnthropic = 8, kSglang = 16, kAllDialects = 31 };
   using Field = std::variant<double SamplingParams::*, int SamplingParams::*>;
 
   std::string_view name;  // of the request's field; the command's flag has '-' for '_'
@@ -149,7 +149,7 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .min = 0,
      .max = 1,
      .fallback = "the model's, else 0",
-     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama,
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kSglang,
      .help = "least probability, relative to the most likely token"},
     {.name = "top_n_sigma",
      .field = &SamplingParams::top_n_sigma,
@@ -164,7 +164,7 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .max = 2,
      .effect = SamplingParameter::Effect::kPenalty,
      .fallback = "0",
-     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama,
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kSglang,
      .help = "subtracted from the logits of tokens that are in the output"},
     {.name = "frequency_penalty",
      .field = &SamplingParams::frequency_penalty,
@@ -172,7 +172,8 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .max = 2,
      .effect = SamplingParameter::Effect::kPenalty,
      .fallback = "0",
-     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi,
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi |
+                 SamplingParameter::kSglang,
      .help = "subtracted once for each time that a token is in the output"},
     {.name = "repetition_penalty",
      .field = &SamplingParams::repetition_penalty,
@@ -180,7 +181,8 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .max = 1000000,
      .effect = SamplingParameter::Effect::kPenalty,
      .fallback = "the model's, else 1",
-     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi,
+     .dialects = SamplingParameter::kLlamaCpp | SamplingParameter::kOllama | SamplingParameter::kTgi |
+                 SamplingParameter::kSglang,
      .llama_name = "repeat_penalty",
      .help = "factor for tokens of prompt and output"},
     {.name = "repeat_last_n",

@@ -60,7 +60,8 @@ struct StopChoice {  // the front end found a stop string
   RequestId id;
   int index;
 };
-using Command = std::variant<Submit, EndEarly, Cancel, StopChoice>;
+struct ForgetPrefixes {};
+using Command = std::variant<Submit, EndEarly, Cancel, StopChoice, ForgetPrefixes>;
 
 class Inbox {
  public:
@@ -220,6 +221,7 @@ class EngineImpl final : public TextEngine {
     if (compiling) return end_early(id, *compiling, {.reason = FinishReason::kAbort});
     inbox_.push(Cancel{id});
   }
+  void reset_prefix_cache() override { inbox_.push(ForgetPrefixes{}); }
   bool overloaded() const override { return draining_.load() || scheduler_.queue_limit().full(); }
   void stop_accepting() override { draining_.store(true); }
 
@@ -317,6 +319,7 @@ class EngineImpl final : public TextEngine {
       if (const auto* c = std::get_if<EndEarly>(&command)) frontend_.post(ends_of(c->id, c->n, c->finish));
       if (const auto* c = std::get_if<Cancel>(&command)) scheduler_.cancel(c->id);
       if (const auto* c = std::get_if<StopChoice>(&command)) scheduler_.finish(c->id, c->index);
+      if (std::holds_alternative<ForgetPrefixes>(command)) scheduler_.reset_prefix_cache();
     }
     const bool idle = scheduler_.idle();
     if (!commands.empty()) frontend_.post(scheduler_.drain());

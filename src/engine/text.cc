@@ -3,6 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <filesystem>
+
+#include "base/json.h"
 #include "engine/sampling_defaults.h"
 #include "sluice/error.h"
 
@@ -55,12 +58,30 @@ AnswerSyntax find_answer_syntax(const EngineOptions& options, const std::optiona
   return syntax;
 }
 
+// The tokenizer's own settings; an empty object if there are none.
+static Json tokenizer_settings(const EngineOptions& options, const Checkpoint& checkpoint) {
+  Json settings;
+  const std::string stored = options.tokenizer.empty() ? checkpoint.tokenizer_config() : std::string();
+  const std::string folder = options.tokenizer.empty() ? checkpoint.folder : options.tokenizer;
+  const std::filesystem::path file = std::filesystem::path(folder) / "tokenizer_config.json";
+  std::error_code ignored;
+  if (!stored.empty()) {
+    settings = parse_json(stored);
+  } else if (std::filesystem::is_regular_file(file, ignored)) {
+    settings = read_json_file(file.string());
+  }
+  return settings.is_object() ? settings : Json::object();
+}
+
 TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoint) {
   TextEnds ends{.tokenizer = load_tokenizer(options, checkpoint),
                 .chat_template = load_chat_template(options, checkpoint),
                 .sampling = sampling_defaults(options, checkpoint.generation),
                 .template_kwargs = options.default_chat_template_kwargs};
   ends.syntax = find_answer_syntax(options, ends.chat_template);
+  Json config = tokenizer_settings(options, checkpoint);
+  if (ends.chat_template) config["chat_template"] = ends.chat_template->source();
+  ends.config = dump_json(config);
   return ends;
 }
 

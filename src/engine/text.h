@@ -29,6 +29,7 @@ struct TextEnds {
   std::optional<ChatTemplate> chat_template;
   AnswerSyntax syntax{};
   SamplingParams sampling{};      // defaults
+  std::string config{};           // see Engine::tokenizer_config
   std::string template_kwargs{};  // JSON object of variables that every conversation has; empty: none
 };
 // Loads tokenizer, template and defaults, and finds the syntaxes. Throws Error.

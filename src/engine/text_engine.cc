@@ -24,6 +24,19 @@ void describe_thoughts(ModelInfo& info, const ChatTemplate& chat_template) {
   }
 }
 
+// The names of the labels of a model that scores.
+std::vector<std::string> label_names(const Json& config, int labels) {
+  std::vector<std::string> names;
+  const auto given = config.find("id2label");
+  for (int i = 0; i < labels; ++i) {
+    names.push_back(fmt::format("LABEL_{}", i));
+    if (given == config.end() || !given->is_object()) continue;
+    const auto name = given->find(std::to_string(i));
+    if (name != given->end() && name->is_string()) names.back() = name->get<std::string>();
+  }
+  return names;
+}
+
 }  // namespace
 
 ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& chat_template, const TextEnds& text) {
@@ -47,6 +60,7 @@ ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& ch
   if (text.syntax.reasoning != nullptr) info.reasoning_syntax = text.syntax.reasoning->name;
   info.task = plan.task;
   info.vector_size = plan.task == Task::kGenerate ? 0 : plan.shape.width;
+  if (plan.task == Task::kScore) info.labels = label_names(checkpoint.config.values(), info.vector_size);
   info.matryoshka = plan.embedding.matryoshka;
   info.matryoshka_dimensions = plan.embedding.matryoshka_dimensions;
   info.prompts = plan.embedding.prompts;
@@ -77,6 +91,7 @@ TextEngine::TextEngine(std::unique_ptr<ThreadPool> pool, LoadedModel loaded, Tex
       tokenizer_(std::move(text.tokenizer)),
       template_(std::move(text.chat_template)),
       template_kwargs_(text.template_kwargs.empty() ? Json::object() : parse_json(text.template_kwargs)),
+      config_(std::move(text.config)),
       reasoning_(text.syntax.reasoning),
       info_(model_info(loaded_.plan, template_, text)) {}
 

@@ -24,6 +24,7 @@ class TextEngine : public Engine {
   std::string token_text(TokenId token) const override;
   std::string token_bytes(TokenId token) const override;
   std::string render_chat(const ChatPrompt& chat) const override;
+  std::string tokenizer_config() const override { return config_; }
   RequestId submit_chat(ChatRequest request, EventSink sink) override;
   PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const override;
 
@@ -35,6 +36,7 @@ class TextEngine : public Engine {
   const std::unique_ptr<Tokenizer> tokenizer_;
   const std::optional<ChatTemplate> template_;
   const Json template_kwargs_;              // variables that every conversation has
+  const std::string config_;                // tokenizer_config()
   const ReasoningSyntax* const reasoning_;  // null: the model's thoughts are not looked for
   const ModelInfo info_;
 };

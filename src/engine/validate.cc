@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "chat/reasoning_syntax.h"
@@ -143,7 +144,7 @@ void validate(const Request& request, int vocab) {
   if (s.prompt_logprobs) at_most("prompt_logprobs", *s.prompt_logprobs, vocab);
   for (const auto& [id, bias] : s.logit_bias) {
     known_token("logit_bias", id, vocab);
-    in_range("logit_bias", bias, -100, 100);
+    if (bias != -std::numeric_limits<float>::infinity()) in_range("logit_bias", bias, -100, 100);
   }
   if (request.thinking_token_budget) {
     at_least("thinking_token_budget", *request.thinking_token_budget, 0);

@@ -37,7 +37,8 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
     refuse(fmt::format("This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
                        "prompt, {} in the completion). Please reduce the length of either one.",
                        options.max_model_len, wanted, prompt, wanted - prompt),
-           request.prompt_param, "context_length_exceeded");
+           prompt >= options.max_model_len ? request.prompt_param : request.max_tokens_param,
+           "context_length_exceeded");
   }
 }
 

@@ -146,14 +146,6 @@ class WaitingCall final : public RunningCall, public std::enable_shared_from_thi
   ModelHost::Ticket ticket_ = 0;
 };
 
-const EndpointInfo* find_endpoint(std::string_view method, std::string_view path) {
-  for (const EndpointInfo* endpoint : Registry<EndpointInfo>::all()) {
-    if (endpoint->method != method) continue;
-    if (std::find(endpoint->paths.begin(), endpoint->paths.end(), path) != endpoint->paths.end()) return endpoint;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 Api::Api(std::shared_ptr<Models> models, ApiOptions options)
@@ -161,26 +153,40 @@ Api::Api(std::shared_ptr<Models> models, ApiOptions options)
 
 Api::~Api() { running_->detach_all(); }
 
-void Api::serve(const EndpointInfo& endpoint, ReadBody read, Caller caller, std::shared_ptr<HttpReply> reply) {
+void Api::serve(const PathEndpoints& endpoints, ReadBody read, Caller caller, std::shared_ptr<HttpReply> reply) {
   const auto now = std::chrono::steady_clock::now();
   std::optional<std::chrono::milliseconds> timeout = caller.timeout;
   if (options_.request_timeout.count() > 0) {
     timeout = std::min(timeout.value_or(options_.request_timeout), options_.request_timeout);
   }
   const std::string id = caller.request_id;
-  guard(*endpoint.dialect, id, *reply, [&] {
-    begin({.endpoint = endpoint,
-           .read = std::move(read),
-           .caller = std::move(caller),
-           .reply = reply,
-           .arrived = now,
-           .deadline = timeout ? std::optional(now + *timeout) : std::nullopt});
+  guard(*endpoints.owner->dialect, id, *reply, [&] {
+    std::shared_ptr<const Json> body = read();
+    const EndpointInfo& endpoint = choose_endpoint(endpoints, caller, *body);
+    guard(*endpoint.dialect, id, *reply, [&] {
+      begin({.endpoint = &endpoint,
+             .read = std::move(read),
+             .caller = std::move(caller),
+             .reply = reply,
+             .arrived = now,
+             .deadline = timeout ? std::optional(now + *timeout) : std::nullopt},
+            std::move(body));
+    });
   });
 }
 
-void Api::begin(Incoming incoming) {
-  const EndpointInfo& endpoint = incoming.endpoint;
-  std::shared_ptr<const Json> body = incoming.read();
+// The model is only looked at: begin() finds out whether it is known.
+const EndpointInfo& Api::choose_endpoint(const PathEndpoints& endpoints, const Caller& caller, const Json& body) const {
+  if (endpoints.others.empty()) return *endpoints.owner;
+  const auto named = body.find("model");
+  const bool has_name = named != body.end() && named->is_string();
+  const std::string& name = has_name ? named->get_ref<const std::string&>() : caller.model;
+  const auto model = name.empty() ? models_->only() : find_model(*models_, *endpoints.owner->dialect, name);
+  return endpoints.of(body, model ? model->info().task : Task::kGenerate);
+}
+
+void Api::begin(Incoming incoming, std::shared_ptr<const Json> body) {
+  const EndpointInfo& endpoint = *incoming.endpoint;
   ServedModel model = choose_model(endpoint, incoming.caller, *body);
   const bool needs_engine =
       endpoint.needs_engine != nullptr ? endpoint.needs_engine(*body) : find_parameter(endpoint, "model") != nullptr;
@@ -197,7 +203,7 @@ void Api::wait(Incoming incoming, ServedModel model) {
   const ModelHost::Id id = *model.hosted;
   const auto deadline = incoming.deadline;
   const auto call =
-      std::make_shared<WaitingCall>(*models_->host(), incoming.reply, *incoming.endpoint.dialect, running_);
+      std::make_shared<WaitingCall>(*models_->host(), incoming.reply, *incoming.endpoint->dialect, running_);
   running_->add(call);
   incoming.reply->on_abandoned([weak = std::weak_ptr(call)] {
     if (const auto waiting = weak.lock()) waiting->detach();
@@ -209,7 +215,7 @@ void Api::wait(Incoming incoming, ServedModel model) {
     shared->second.engine = std::move(engine);
     auto task = [this, shared] {
       const Incoming& request = shared->first;
-      guard(*request.endpoint.dialect, request.caller.request_id, *request.reply,
+      guard(*request.endpoint->dialect, request.caller.request_id, *request.reply,
             [&] { run(request, *request.read(), std::move(shared->second)); });
     };
     options_.post ? options_.post(std::move(task)) : task();
@@ -217,7 +223,7 @@ void Api::wait(Incoming incoming, ServedModel model) {
 }
 
 void Api::run(const Incoming& incoming, const Json& body, ServedModel model) {
-  const EndpointInfo& endpoint = incoming.endpoint;
+  const EndpointInfo& endpoint = *incoming.endpoint;
   const bool generates = (endpoint.flags & Route::kGenerates) != 0;
   if (generates && model.hosted && model.engine != nullptr && model.engine->overloaded()) throw too_busy();
   Call call{.endpoint = endpoint,
@@ -225,6 +231,7 @@ void Api::run(const Incoming& incoming, const Json& body, ServedModel model) {
             .request_id = incoming.caller.request_id,
             .tenant = incoming.caller.tenant,
             .suffix = incoming.caller.suffix,
+            .query = incoming.caller.query,
             .reply = incoming.reply,
             .running = running_,
             .shared = shared_,
@@ -273,27 +280,29 @@ ApiResult Api::complete(std::string_view path, const Json& body) {
 void Api::complete(std::string_view path, const Json& body, std::function<void(ApiResult)> done) {
   static std::atomic<uint64_t> next{0};
   const auto reply = std::make_shared<OfflineReply>(std::move(done));
-  const EndpointInfo* endpoint = find_endpoint("POST", path);
-  if (endpoint == nullptr) {
+  const PathEndpoints endpoints = endpoints_at("POST", path);
+  if (endpoints.owner == nullptr) {
     return reply->send(to_response(
         {.status = 404, .message = fmt::format("Unknown route: {}.", quotable(path)), .code = "unknown_url"}));
   }
   const Caller caller{.request_id = fmt::format("batch-{}", next++)};
-  guard(*endpoint->dialect, caller.request_id, *reply, [&] {
+  guard(*endpoints.owner->dialect, caller.request_id, *reply, [&] {
     if (!body.is_object()) throw ApiError{.message = "The body of a request must be a JSON object."};
     if (const auto stream = body.find("stream"); stream != body.end() && *stream == true) {
       throw unsupported_parameter("stream", "is not supported in a batch");
     }
     serve(
-        *endpoint, [kept = std::make_shared<const Json>(body)] { return kept; }, caller, reply);
+        endpoints, [kept = std::make_shared<const Json>(body)] { return kept; }, caller, reply);
   });
 }
 
-void Api::serve_http(const EndpointInfo& endpoint, HttpRequest request, RequestContext context,
+void Api::serve_http(const PathEndpoints& endpoints, HttpRequest request, RequestContext context,
                      const std::shared_ptr<HttpReply>& reply) {
+  const EndpointInfo& endpoint = *endpoints.owner;
   Caller caller{.request_id = request.id,
                 .tenant = std::move(context.tenant),
                 .suffix = std::move(context.suffix),
+                .query = request.target.substr(std::min(request.target.find('?'), request.target.size())),
                 .model = query_value(request.target, "model"),
                 .timeout = {}};
   if (request.count("X-Request-Timeout") > 0) {
@@ -305,27 +314,28 @@ void Api::serve_http(const EndpointInfo& endpoint, HttpRequest request, RequestC
   }
   if (endpoint.parameters.empty()) {
     return serve(
-        endpoint, [] { return std::make_shared<const Json>(Json::object()); }, std::move(caller), reply);
+        endpoints, [] { return std::make_shared<const Json>(Json::object()); }, std::move(caller), reply);
   }
   // The whole request is kept, because its body counts as held as long as it is (BodyCharge).
   const auto kept = std::make_shared<const HttpRequest>(std::move(request));
   serve(
-      endpoint, [kept] { return std::make_shared<const Json>(parse_body(kept->body)); }, std::move(caller), reply);
+      endpoints, [kept] { return std::make_shared<const Json>(parse_body(kept->body)); }, std::move(caller), reply);
 }
 
 std::vector<Route> Api::routes() {
   std::vector<Route> routes;
   for (const EndpointInfo* endpoint : Registry<EndpointInfo>::all()) {
+    const bool reads = !endpoint->parameters.empty();
     for (const std::string_view path : endpoint->paths) {
-      routes.push_back(
-          {.method = endpoint->method,
-           .path = path,
-           .flags = endpoint->flags,
-           .help = endpoint->help,
-           .dialect = endpoint->dialect,
-           .handle = [this, endpoint](HttpRequest request, RequestContext context, std::shared_ptr<HttpReply> reply) {
-             serve_http(*endpoint, std::move(request), std::move(context), reply);
-           }});
+      routes.push_back({.method = endpoint->method,
+                        .path = path,
+                        .flags = endpoint->flags | (reads ? 0u : Route::kNoBody),
+                        .help = endpoint->help,
+                        .dialect = endpoint->dialect,
+                        .handle = [this, all = endpoints_at(endpoint->method, path)](
+                                      HttpRequest request, RequestContext context, std::shared_ptr<HttpReply> reply) {
+                          serve_http(all, std::move(request), std::move(context), reply);
+                        }});
     }
   }
   return routes;

@@ -41,6 +41,7 @@ struct Caller {
   std::string request_id = {};                            // for logs
   std::string tenant = {};                                // prefix-cache blocks are shared within it only
   std::string suffix = {};                                // what the '*' of the endpoint's path stands for
+  std::string query = {};                                 // the target from '?' on, for query_value
   std::string model = {};                                 // the query's, for endpoints without a body
   std::optional<std::chrono::milliseconds> timeout = {};  // what the client allows; request_timeout caps it
 };
@@ -54,9 +55,10 @@ class Api {
   // text takes memory. Throws ApiError.
   using ReadBody = std::function<std::shared_ptr<const Json>()>;
 
-  // Answers one request. Parses, renders and tokenizes on the caller's thread, or after a wait for the model through
-  // ApiOptions::post; the answer follows on the reply's thread. Throws only what a failing reply.send() throws.
-  void serve(const EndpointInfo& endpoint, ReadBody read, Caller caller, std::shared_ptr<HttpReply> reply);
+  // Answers one request for the path of the endpoints. Parses, renders and tokenizes on the caller's
+  // thread, or after a wait for the model through ApiOptions::post; the answer follows on the reply's thread. Throws
+  // only what a failing reply.send() throws.
+  void serve(const PathEndpoints& endpoints, ReadBody read, Caller caller, std::shared_ptr<HttpReply> reply);
 
   // Answers a POST without HTTP, for batches. Streams are refused. Any number of calls may be in progress. `done` may
   // be called before complete() returns.
@@ -76,7 +78,7 @@ class Api {
  private:
   // A request on its way to its endpoint.
   struct Incoming {
-    const EndpointInfo& endpoint;
+    const EndpointInfo* endpoint;
     ReadBody read;
     Caller caller;
     std::shared_ptr<HttpReply> reply;
@@ -84,11 +86,12 @@ class Api {
     std::optional<std::chrono::steady_clock::time_point> deadline;
   };
 
-  void begin(Incoming incoming);
+  void begin(Incoming incoming, std::shared_ptr<const Json> body);
   void wait(Incoming incoming, ServedModel model);
   void run(const Incoming& incoming, const Json& body, ServedModel model);
-  void serve_http(const EndpointInfo& endpoint, HttpRequest request, RequestContext context,
+  void serve_http(const PathEndpoints& endpoints, HttpRequest request, RequestContext context,
                   const std::shared_ptr<HttpReply>& reply);
+  const EndpointInfo& choose_endpoint(const PathEndpoints& endpoints, const Caller& caller, const Json& body) const;
   ServedModel choose_model(const EndpointInfo& endpoint, const Caller& caller, const Json& body) const;
 
   const std::shared_ptr<Models> models_;

@@ -37,6 +37,25 @@ void Call::embed(PoolingJob job) {
   PoolingCall::start(model.engine, std::move(job), reply, running);
 }
 
+const EndpointInfo& PathEndpoints::of(const Json& body, Task task) const {
+  for (const auto& [endpoint, shared] : others) {
+    if (shared->takes(body, task)) return *endpoint;
+  }
+  return *owner;
+}
+
+PathEndpoints endpoints_at(std::string_view method, std::string_view path) {
+  PathEndpoints found;
+  for (const EndpointInfo* endpoint : Registry<EndpointInfo>::all()) {
+    if (endpoint->method != method) continue;
+    if (std::ranges::find(endpoint->paths, path) != endpoint->paths.end()) found.owner = endpoint;
+    for (const SharedPath& shared : endpoint->shared) {
+      if (shared.path == path) found.others.emplace_back(endpoint, &shared);
+    }
+  }
+  return found;
+}
+
 const Parameter* find_parameter(const EndpointInfo& endpoint, std::string_view name) {
   for (const std::span<const Parameter> group : endpoint.parameters) {
     for (const Parameter& row : group) {
@@ -101,7 +120,9 @@ std::string parameters_markdown() {
   out += "\n## Endpoints\n\n";
   for (const EndpointInfo* endpoint : Registry<EndpointInfo>::all()) {
     std::string paths;
-    for (const std::string_view path : endpoint->paths) paths += fmt::format("{}`{}`", paths.empty() ? "" : ", ", path);
+    const auto add = [&](std::string_view path) { paths += fmt::format("{}`{}`", paths.empty() ? "" : ", ", path); };
+    for (const std::string_view path : endpoint->paths) add(path);
+    for (const SharedPath& shared : endpoint->shared) add(shared.path);
     out += fmt::format("- {}: {} {}: {}\n", endpoint->name, endpoint->method, paths, endpoint->help);
   }
   return out;

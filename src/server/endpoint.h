@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/dialect.h"
@@ -30,6 +31,7 @@ struct Call {
   std::string request_id;            // for logs and for ids of answers
   std::string tenant;                // prefix-cache blocks are shared within it only
   std::string suffix;                // what the '*' of the endpoint's path stands for
+  std::string query;                 // the target from '?' on, for query_value
   std::shared_ptr<HttpReply> reply;  // gets the answer
   std::shared_ptr<RunningGenerations> running;
   std::shared_ptr<SharedState> shared;
@@ -58,6 +60,13 @@ struct Call {
   void embed(PoolingJob job);
 };
 
+// A path of another endpoint with the same method. Some of the bodies that come there are for this one.
+struct SharedPath {
+  std::string_view path = {};
+  // `task` is that of the model that the body names.
+  bool (*takes)(const Json& body, Task task) = nullptr;
+};
+
 struct EndpointInfo {
   std::string_view name = {};                // unique; documentation calls the endpoint so
   const Dialect* dialect = nullptr;          // prints its errors
@@ -66,6 +75,7 @@ struct EndpointInfo {
   unsigned flags = 0;                        // Route::Flags
   std::string_view help = {};
   std::vector<std::span<const Parameter>> parameters = {};  // fields of the JSON body; none: the body is not read
+  std::vector<SharedPath> shared = {};
   // Whether a request needs the engine of its model, which is then loaded first. Null: every request of an endpoint
   // with the field "model" does.
   bool (*needs_engine)(const Json& body) = nullptr;
@@ -73,6 +83,15 @@ struct EndpointInfo {
   // Answers through the call, at once or later. What it throws becomes the answer.
   void (*run)(Call& call) = nullptr;
 };
+
+// The endpoints of a method and path.
+struct PathEndpoints {
+  const EndpointInfo* owner = nullptr;  // answers what the others do not take; null: the path is unknown
+  std::vector<std::pair<const EndpointInfo*, const SharedPath*>> others = {};
+
+  const EndpointInfo& of(const Json& body, Task task) const;
+};
+PathEndpoints endpoints_at(std::string_view method, std::string_view path);
 
 // The field of that name; null when the endpoint does not have it.
 const Parameter* find_parameter(const EndpointInfo& endpoint, std::string_view name);

@@ -105,6 +105,7 @@ Request base_request(Call& call) {
   request.sampling = call.fields.of<SamplingParams>();
   request.n = fields.n;
   request.beams = beams_of(fields);
+  request.max_tokens_param = fields.max_tokens_name;
   request.truncate_prompt = fields.truncate_prompt;
   request.returns_prompt = fields.return_token_ids;
   request.priority = fields.priority;
@@ -114,6 +115,21 @@ Request base_request(Call& call) {
   request.grammar = fields.grammar;
   request.deadline = call.deadline;
   return request;
+}
+
+void check_prompt_logprobs(const std::vector<Request>& requests, const std::string& param) {
+  constexpr size_t kMost = 512 << 10;
+  size_t scores = 0;
+  for (const Request& request : requests) {
+    const std::optional<int>& alternatives = request.sampling.prompt_logprobs;
+    if (alternatives) scores += request.prompt.size() * (static_cast<size_t>(*alternatives) + 1);
+  }
+  if (scores <= kMost) return;
+  throw ApiError{.message = fmt::format("Invalid '{}': {} log probabilities of prompts. Expected at most {} in a "
+                                        "request.",
+                                        param, scores, kMost),
+                 .param = param,
+                 .code = "too_many_logprobs"};
 }
 
 std::vector<TokenId> tokenize_text(const Call& call, const std::string& text, bool add_special_tokens,

@@ -26,7 +26,8 @@ struct GenerationFields {
   Json stream_options;  // object or null
   bool include_usage = false;
   bool continuous_usage = false;
-  bool has_max_tokens = false;  // the client gave it; else it is the model's default
+  bool has_max_tokens = false;                      // the client gave it; else it is the model's default
+  std::string_view max_tokens_name = "max_tokens";  // the request's field
   std::optional<int> truncate_prompt;
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
@@ -73,6 +74,10 @@ GrammarSpec schema_grammar(std::string schema, const FieldPath& path);
 
 // A request for the engine with everything but its prompt.
 Request base_request(Call& call);
+
+// An answer with the log probabilities of long prompts takes far more memory than the prompts. Throws ApiError that
+// names `param` if the requests ask for too many.
+void check_prompt_logprobs(const std::vector<Request>& requests, const std::string& param);
 
 // Tokens of a text. Throws Error(context_length_exceeded), see check_text_length.
 std::vector<TokenId> tokenize_text(const Call& call, const std::string& text, bool add_special_tokens,

@@ -163,7 +163,8 @@ std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& a
   if (match.route->method == "POST" || match.route->method == "PUT") {
     const bool plain = request.count("Content-Encoding") == 0;
     // A page of another origin can send other types unasked, but not without naming its origin.
-    const bool any_type = dialect.any_content_type && request.count("Origin") == 0;
+    const bool no_body = (match.route->flags & Route::kNoBody) != 0;
+    const bool any_type = (dialect.any_content_type || no_body) && request.count("Origin") == 0;
     if (!plain || (!any_type && !is_json(request.header("Content-Type").value_or("")))) {
       return to_response({.status = 415,
                           .message = plain ? "The Content-Type of the request must be application/json."

@@ -72,25 +72,23 @@ Json schema_of(const Parameter& row) {
   return schema;
 }
 
-Json body_schema(const EndpointInfo& endpoint) {
+// The fields of all endpoints of a path. If there are several, each needs fields of its own.
+Json body_schema(const PathEndpoints& endpoints) {
   Json properties = Json::object(), required = Json::array();
-  for (const std::span<const Parameter> group : endpoint.parameters) {
-    for (const Parameter& row : group) {
-      properties[std::string(row.name)] = schema_of(row);
-      if (row.required) required.push_back(row.name);
+  const auto add = [&](const EndpointInfo& endpoint) {
+    for (const std::span<const Parameter> group : endpoint.parameters) {
+      for (const Parameter& row : group) {
+        Json& schema = properties[std::string(row.name)];
+        if (schema.is_null()) schema = schema_of(row);
+        if (row.required && endpoints.others.empty()) required.push_back(row.name);
+      }
     }
-  }
+  };
+  add(*endpoints.owner);
+  for (const auto& [endpoint, shared] : endpoints.others) add(*endpoint);
   Json schema = {{"type", "object"}, {"properties", std::move(properties)}};
   if (!required.empty()) schema["required"] = std::move(required);
   return schema;
-}
-
-const EndpointInfo* endpoint_of(const Route& route) {
-  for (const EndpointInfo* endpoint : Registry<EndpointInfo>::all()) {
-    if (endpoint->method != route.method) continue;
-    if (std::ranges::find(endpoint->paths, route.path) != endpoint->paths.end()) return endpoint;
-  }
-  return nullptr;
 }
 
 // "/v1/models/*" is "/v1/models/{name}"; the rest of the path may contain slashes.
@@ -106,7 +104,7 @@ Json error_response() {
 }
 
 Json operation_of(const Route& route) {
-  const EndpointInfo* endpoint = endpoint_of(route);
+  const PathEndpoints endpoints = endpoints_at(route.method, route.path);
   std::string id = ascii_lower(route.method) + std::string(route.path);
   std::ranges::replace_if(
       id, [](char c) { return c == '/' || c == '.' || c == '-' || c == '*'; }, '_');
@@ -116,9 +114,9 @@ Json operation_of(const Route& route) {
     out["parameters"] =
         Json::array({{{"name", "name"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}});
   }
-  if (endpoint != nullptr && !endpoint->parameters.empty()) {
+  if (endpoints.owner != nullptr && !endpoints.owner->parameters.empty()) {
     out["requestBody"] = {{"required", true},
-                          {"content", {{"application/json", {{"schema", body_schema(*endpoint)}}}}}};
+                          {"content", {{"application/json", {{"schema", body_schema(endpoints)}}}}}};
   }
   const bool text = route.path == "/metrics";
   out["responses"] = {{"200",

@@ -89,9 +89,29 @@ void check_bytes(const Parameter& row, const Json& value, const FieldPath& path)
                  .code = fmt::format("{}_above_max_size", kind)};
 }
 
+// An error that names all of the tokens, unless there are none.
+void refuse_tokens(const std::vector<std::string>& tokens, const FieldPath& path, int vocab) {
+  constexpr size_t kMostNames = 16;
+  if (tokens.empty()) return;
+  if (tokens.size() == 1) {
+    const FieldPath inner = path / tokens[0];
+    throw invalid_value(inner, fmt::format("Invalid '{}': token id {} is not in the vocabulary of {} tokens.",
+                                           inner.str(), quotable(tokens[0]), vocab));
+  }
+  std::string names;
+  for (size_t i = 0; i < std::min(tokens.size(), kMostNames); ++i) {
+    if (i > 0) names += ", ";
+    names += quotable(tokens[i]);
+  }
+  if (tokens.size() > kMostNames) names += ", ...";
+  throw invalid_value(path, fmt::format("Invalid '{}': token ids {} are not in the vocabulary of {} tokens.",
+                                        path.str(), names, vocab));
+}
+
 void check_token_bias(const Parameter& row, const Json& value, const FieldPath& path, int vocab) {
   expect_object(value, path);
   check_items(value, path, row.min_items, row.max_items);
+  std::vector<std::string> outside;  // of the vocabulary
   for (const auto& [key, bias] : value.items()) {
     const FieldPath inner = path / key;
     TokenId id = 0;
@@ -99,12 +119,10 @@ void check_token_bias(const Parameter& row, const Json& value, const FieldPath& 
     if (error == std::errc::invalid_argument || (error == std::errc() && end != key.data() + key.size())) {
       throw invalid_value(inner, fmt::format("Invalid '{}': '{}' is not a token id.", path.str(), quotable(key)));
     }
-    if (error != std::errc() || id < 0 || id >= vocab) {
-      throw invalid_value(inner, fmt::format("Invalid '{}': token id {} is not in the vocabulary of {} tokens.",
-                                             inner.str(), quotable(key), vocab));
-    }
+    if (error != std::errc() || id < 0 || id >= vocab) outside.push_back(key);
     check_number(bias, inner, row.min, row.max, false);
   }
+  refuse_tokens(outside, path, vocab);
 }
 
 void check_unsupported(const Parameter& row, const Json& value) {

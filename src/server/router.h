@@ -25,6 +25,7 @@ struct Route {
     kQuick = 2,      // answers at once, on the I/O thread; others run on a worker
     kGenerates = 4,  // asks the engine for work: refused while it is overloaded or draining
     kEssential = 8,  // answered even when the server has too many connections
+    kNoBody = 16,    // reads no body: its requests need no content type
   };
   std::string_view method = {};  // "GET" (HEAD comes with it), "POST" or "PUT" (a JSON body), "DELETE", "HEAD"
   std::string_view path = {};    // exact; a last segment of '*' stands for the rest of the path

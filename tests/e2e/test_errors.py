@@ -17,7 +17,7 @@ HI = [{"role": "user", "content": "hi"}]
         ({"temperature": 3}, "temperature", "decimal_above_max_value"),
         ({"temperature": "hot"}, "temperature", "invalid_type"),
         ({"max_tokens": 0}, "max_tokens", "integer_below_min_value"),
-        ({"max_tokens": 1 << 20}, "messages", "context_length_exceeded"),
+        ({"max_tokens": 1 << 20}, "max_tokens", "context_length_exceeded"),
         ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages", "context_length_exceeded"),
         ({"stop": ["a"] * 1025}, "stop", "array_above_max_length"),
         ({"logit_bias": {"99999": 1}}, "logit_bias.99999", "invalid_value"),

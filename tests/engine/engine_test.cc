@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "base/json.h"
 #include "engine/collect.h"
 #include "sluice/error.h"
 #include "support/temp_folder.h"
@@ -244,6 +245,44 @@ TEST(Engine, PrefixReuseIsReportedAndSeparatedBySalt) {
   EXPECT_GE(again.usage.cached_tokens, again.usage.prompt_tokens - 16);
   request.cache_salt = "another tenant";
   EXPECT_EQ(run_alone(*engine, request).usage.cached_tokens, 0);
+}
+
+TEST(Engine, PrefixesAreForgottenOnRequest) {
+  const auto engine = Engine::load(options());
+  std::string text = "Read the text. ";
+  for (int i = 0; i < 20; ++i) text += "Lily lives in Ottawa and works as a baker. ";
+  Request request = question(*engine, text, 8);
+  const Choice first = run_alone(*engine, request);
+  engine->reset_prefix_cache();
+  const Choice again = run_alone(*engine, request);
+  EXPECT_EQ(again.usage.cached_tokens, 0);
+  EXPECT_EQ(again.tokens, first.tokens);
+  EXPECT_GT(run_alone(*engine, request).usage.cached_tokens, 0) << "later prefixes are kept";
+}
+
+// Requests that run keep what they hold, and answer as ever.
+TEST(Engine, PrefixesAreForgottenWhileRequestsRun) {
+  const auto engine = Engine::load(options());
+  std::string text = "Read the text. ";
+  for (int i = 0; i < 20; ++i) text += "Lily lives in Ottawa and works as a baker. ";
+  const Request request = question(*engine, text, 40);
+  const Choice alone = run_alone(*engine, request);
+  Collector crowd(*engine);
+  std::vector<size_t> running;
+  for (int i = 0; i < 24; ++i) {
+    running.push_back(crowd.submit(request));
+    engine->reset_prefix_cache();
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  }
+  for (const size_t at : running) EXPECT_EQ(crowd.answer(at)[0].tokens, alone.tokens);
+  EXPECT_TRUE(settles(*engine, "vllm:kv_cache_usage_perc", 0));
+}
+
+TEST(Engine, TokenizerConfigHasTheTemplateInUse) {
+  EXPECT_TRUE(parse_json(shared_engine().tokenizer_config())["chat_template"].is_string());
+  EngineOptions other = options();
+  other.chat_template = "{{ messages[0].content }}!";
+  EXPECT_EQ(parse_json(Engine::load(other)->tokenizer_config())["chat_template"], other.chat_template);
 }
 
 TEST(Engine, StopStringsSpanTokens) {

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -25,6 +27,8 @@ class FakeEngine : public Engine {
  public:
   static constexpr TokenId kEos = 256;
   static constexpr TokenId kBos = 257;
+  static constexpr TokenId kPrefix = 258;
+  static constexpr std::array<std::string_view, 3> kFillIn = {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"};
 
   std::atomic<int> step_us{0};
   std::atomic<int> render_ms{0};           // how long render_chat takes
@@ -34,9 +38,10 @@ class FakeEngine : public Engine {
   std::atomic<bool> is_overloaded{false};
   std::atomic<bool> draining{false};  // set by stop_accepting
   std::atomic<bool> alive{true}, failed{false};
-  std::atomic<bool> stalled{false};  // no step is made
+  std::atomic<bool> stalled{false};   // no step is made
+  std::atomic<bool> fills_in{false};  // <fim_prefix>, <fim_suffix> and <fim_middle> are tokens 258, 259 and 260
   std::atomic<int> errors_in_a_row{0};
-  std::atomic<int> submitted{0}, cancelled{0}, tokenized{0};
+  std::atomic<int> submitted{0}, cancelled{0}, tokenized{0}, resets{0};
 
   FakeEngine() {
     info_.name = "fake";
@@ -68,6 +73,9 @@ class FakeEngine : public Engine {
   std::vector<TokenId> tokenize(std::string_view text, bool add_special_tokens) const override {
     if (throw_in_tokenize) throw Error(ErrorCode::kInternal, "tokenizer of /home/secret broke at 0xdeadbeef");
     ++const_cast<FakeEngine*>(this)->tokenized;
+    for (size_t i = 0; fills_in && i < kFillIn.size(); ++i) {
+      if (text == kFillIn[i]) return {kPrefix + static_cast<TokenId>(i)};
+    }
     std::vector<TokenId> tokens;
     if (add_special_tokens) tokens.push_back(kBos);
     for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
@@ -86,6 +94,8 @@ class FakeEngine : public Engine {
   std::string token_bytes(TokenId token) const override {
     if (token == kEos) return "<eos>";
     if (token == kBos) return "<bos>";
+    const auto mark = static_cast<size_t>(token - kPrefix);
+    if (fills_in && token >= kPrefix && mark < kFillIn.size()) return std::string(kFillIn[mark]);
     return token < 256 ? std::string(1, static_cast<char>(token)) : "";
   }
   // "role:content|" of each message, then tools and kwargs if there are any.
@@ -103,6 +113,9 @@ class FakeEngine : public Engine {
     if (chat.continue_final_message) text.pop_back();
     return text + chat.tools + chat.template_kwargs + (chat.add_generation_prompt ? ">" : "");
   }
+
+  std::string tokenizer_config() const override { return R"({"tokenizer_class":"Fake","chat_template":"{{ x }}"})"; }
+  void reset_prefix_cache() override { ++resets; }
 
   RequestId submit(Request request, EventSink sink) override {
     if (refuse_submit || draining) throw Error(ErrorCode::kOverloaded, "The queue is full.");
@@ -123,7 +136,8 @@ class FakeEngine : public Engine {
     fit_context(chat.request, info_.max_model_len, "messages");
     return submit(std::move(chat.request), std::move(sink));
   }
-  // The vector of a text: its length, its first and its last token, its types' sum.
+  // The vector of a text: its length, its first and its last token, its types' sum. Scores: the same without the first
+  // token.
   RequestId embed(PoolingRequest request, PoolingSink sink) override {
     if (refuse_submit || draining) throw Error(ErrorCode::kOverloaded, "The queue is full.");
     PoolingResult result;
@@ -132,7 +146,10 @@ class FakeEngine : public Engine {
       result.prompt_tokens += static_cast<int>(text.tokens.size());
       std::vector<float> vector{static_cast<float>(text.tokens.size()), static_cast<float>(text.tokens.front()),
                                 static_cast<float>(text.tokens.back()), static_cast<float>(types)};
-      if (info_.task == Task::kScore) vector.erase(vector.begin() + 1, vector.end());
+      if (info_.task == Task::kScore) {
+        vector.erase(vector.begin() + 1);
+        vector.resize(static_cast<size_t>(std::max(1, info_.vector_size)));
+      }
       if (request.dimensions > 0) vector.resize(static_cast<size_t>(request.dimensions));
       result.vectors.push_back(std::move(vector));
     }

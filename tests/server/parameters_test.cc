@@ -21,8 +21,9 @@ TEST(Parameters, EveryRowIsDocumented) {
   const std::string text = parameters_markdown();
   EXPECT_GE(endpoints().size(), 9u);
   for (const EndpointInfo* endpoint : endpoints()) {
-    EXPECT_NE(text.find(fmt::format("- {}: {} `{}`", endpoint->name, endpoint->method, endpoint->paths[0])),
-              std::string::npos);
+    ASSERT_FALSE(endpoint->paths.empty() && endpoint->shared.empty()) << endpoint->name;
+    const std::string_view path = endpoint->paths.empty() ? endpoint->shared[0].path : endpoint->paths[0];
+    EXPECT_NE(text.find(fmt::format("- {}: {} `{}`", endpoint->name, endpoint->method, path)), std::string::npos);
     for (const std::span<const Parameter> group : endpoint->parameters) {
       for (const Parameter& row : group) {
         EXPECT_NE(text.find(fmt::format("- `{}`", row.name)), std::string::npos) << row.name;
@@ -30,6 +31,18 @@ TEST(Parameters, EveryRowIsDocumented) {
         EXPECT_FALSE(row.help.empty()) << row.name;
         EXPECT_FALSE(row.fallback.empty()) << row.name;
       }
+    }
+  }
+}
+
+TEST(Parameters, ASharedPathHasAnOwnerThatReadsBodies) {
+  for (const EndpointInfo* endpoint : endpoints()) {
+    for (const SharedPath& shared : endpoint->shared) {
+      const PathEndpoints all = endpoints_at(endpoint->method, shared.path);
+      ASSERT_NE(all.owner, nullptr) << shared.path;
+      EXPECT_NE(all.owner, endpoint) << shared.path;
+      EXPECT_FALSE(all.owner->parameters.empty()) << shared.path;
+      EXPECT_EQ(all.owner->flags, endpoint->flags) << shared.path << ' ' << endpoint->name;
     }
   }
 }

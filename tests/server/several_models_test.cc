@@ -84,6 +84,29 @@ TEST_F(SeveralModelsTest, RequestsLoadTheModelTheyName) {
   EXPECT_EQ(loads, 3);
 }
 
+TEST_F(SeveralModelsTest, SleepAndWakeUp) {
+  serve();
+  EXPECT_EQ(complete("one").status, 200);
+  EXPECT_EQ(complete("two").status, 200);
+  const auto sleeps = [&](const std::string& query) { return get("/is_sleeping" + query).json()["is_sleeping"]; };
+  EXPECT_EQ(sleeps(""), false);
+  EXPECT_EQ(sleeps("?model=vectors"), true);
+  EXPECT_EQ(post("/sleep?model=one", "").status, 200);
+  EXPECT_TRUE(eventually([&] { return sleeps("?model=one") == true; }));
+  EXPECT_EQ(sleeps("?model=two"), false);
+  EXPECT_EQ(post("/wake_up?model=one", "").status, 200);
+  EXPECT_EQ(sleeps("?model=one"), false) << "it answers when the model is loaded";
+  EXPECT_EQ(loads, 3);
+  EXPECT_EQ(post("/sleep?level=2", "").status, 200);
+  EXPECT_TRUE(eventually([&] { return sleeps("") == true; }));
+  expect_error(post("/wake_up", ""), 400, "model", "missing_required_parameter");
+  expect_error(post("/sleep?level=0", ""), 400, "level", "unsupported_parameter");
+  expect_error(post("/sleep?mode=abort", ""), 400, "mode", "unsupported_parameter");
+  EXPECT_EQ(complete("one").status, 200) << "a request wakes its model";
+  EXPECT_EQ(get("/tokenizer_info?model=two").status, 200) << "it loads the model";
+  expect_error(get("/tokenizer_info"), 400, "model", "missing_required_parameter");
+}
+
 TEST_F(SeveralModelsTest, RequestsMustNameAModel) {
   serve();
   const TestResponse none = post("/v1/completions", R"({"prompt":"abc"})");

@@ -1,148 +1,80 @@
-// /completion, also as /completions, and the refusal of /infill.
+// /completion, also as /completions: continues a prompt, or each of several.
 #include <fmt/core.h>
 
-#include <array>
+#include <algorithm>
 
-#include "server/engine_request.h"
-#include "server/llamacpp/format.h"
-#include "server/llamacpp/settings.h"
+#include "server/llamacpp/fields.h"
 #include "server/openai/grammar_fields.h"
-#include "server/rows.h"
-
-namespace sluice::server {}  // namespace sluice::server
 
 namespace sluice::server::llamacpp::completion {
 namespace {
 
 using Type = Parameter::Type;
 
-struct LlamaFields {
-  Json prompt;  // a string or an array of token ids
-  bool return_tokens = false;
+constexpr size_t kMostPrompts = 2048;
+constexpr size_t kMostCopies = 4 << 20;  // bytes that the requests of all prompts have copies of
+
+struct PromptFields {
+  const Json* prompt = nullptr;
 };
 
-// -1 and -2 stand for as many tokens as the context holds.
-void set_n_predict(Fields& f, const Json& v) {
-  const int tokens = v.get<int>();
-  if (tokens == 0) throw invalid_value("n_predict", "Invalid 'n_predict': expected -2, -1 or at least 1, but got 0.");
-  f.of<SamplingParams>().max_tokens = tokens > 0 ? std::optional(tokens) : std::nullopt;
-  f.of<GenerationFields>().has_max_tokens = tokens > 0;
+constexpr Parameter kPrompt[] = {{.name = "prompt",
+                                  .type = Type::kAny,
+                                  .max_bytes = kTextsBytes,
+                                  .required = true,
+                                  .fallback = "required",
+                                  .help = "a string, an array of token ids and strings, or an array of such prompts, "
+                                          "which is answered by an array; at most 2048",
+                                  .set = assign<&PromptFields::prompt>}};
+
+// An array that has numbers is one prompt; others are lists of prompts.
+bool is_list(const Json& prompt) {
+  return prompt.is_array() && std::ranges::none_of(prompt, [](const Json& part) { return part.is_number(); });
 }
 
-void set_seed(Fields& f, const Json& v) {
-  const auto seed = v.get<int64_t>();
-  f.of<SamplingParams>().seed = seed < 0 ? std::nullopt : std::optional(seed);
-}
-
-constexpr auto kOwnParameters = std::to_array<Parameter>({
-    {.name = "prompt",
-     .type = Type::kAny,
-     .max_bytes = kTextBytes,
-     .required = true,
-     .fallback = "required",
-     .help = "a string or an array of token ids",
-     .set = assign<&LlamaFields::prompt>},
-    {.name = "n_predict",
-     .type = Type::kInteger,
-     .min = -2,
-     .max = kIntMax,
-     .fallback = "-1",
-     .help = "the most tokens to generate; -1 and -2: up to the context",
-     .set = set_n_predict},
-    {.name = "stream",
-     .type = Type::kBoolean,
-     .fallback = "false",
-     .help = "answer by server-sent events",
-     .set = assign<&GenerationFields::stream>},
-    {.name = "stop",
-     .type = Type::kStrings,
-     .max_items = kMaxStopStrings,
-     .max_bytes = kMaxStopBytes,
-     .fallback = "none",
-     .help = "the text ends before the first of these strings",
-     .set = [](Fields& f, const Json& v) { set_stop_strings(f, v, "stop"); }},
-    {.name = "seed",
-     .type = Type::kInteger,
-     .min = -1,
-     .max = 0x1p63,
-     .fallback = "-1",
-     .help = "makes sampling repeatable; -1: none",
-     .set = set_seed},
-    {.name = "ignore_eos",
-     .type = Type::kBoolean,
-     .fallback = "false",
-     .help = "generate beyond end-of-sequence tokens",
-     .set = assign<&SamplingParams::ignore_eos>},
-    {.name = "return_tokens",
-     .type = Type::kBoolean,
-     .fallback = "false",
-     .help = "report the ids of the tokens",
-     .set = assign<&LlamaFields::return_tokens>},
-    refused("cache_prompt", "[true]"),
-    refused("id_slot", "[-1]"),
-    refused("logit_bias", "[[], {}]"),
-    refused("lora", "[[]]"),
-    refused("min_keep", "[0]"),
-    refused("n_indent", "[0]"),
-    refused("n_keep", "[0, -1]"),
-    refused("n_probs", "[0]"),
-    refused("post_sampling_probs", "[false]"),
-    refused("response_fields", "[[]]"),
-    refused("t_max_predict_ms", "[0]"),
-    refused("timings_per_token", "[false]"),
-});
-
-constexpr auto kParameters = joined(kOwnParameters, sampling_rows_of<SamplingParameter::kLlamaCpp>());
-
-Request request_of(Call& call) {
-  const auto& fields = call.fields.of<LlamaFields>();
-  Request request = base_request(call);
-  if (fields.prompt.is_string()) {
-    request.prompt = tokenize_text(call, fields.prompt.get_ref<const std::string&>(), true, "prompt");
-  } else if (fields.prompt.is_array()) {
-    request.prompt = expect_token_ids(fields.prompt, "prompt", call.info().vocab_size);
-  } else {
-    throw invalid_type("prompt", "one of a string or array of token ids", fields.prompt);
-  }
-  request.max_tokens_is_default = !call.fields.of<GenerationFields>().has_max_tokens;
-  fit_context(request, call.info().max_model_len, "prompt");
-  return request;
+void check_copies(const Request& request, size_t prompts) {
+  const size_t copied = (request.grammar ? request.grammar->text.size() : 0) +
+                        request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias[0]);
+  if (prompts == 1 || prompts * copied <= kMostCopies) return;
+  throw ApiError{.message = fmt::format("Invalid 'prompt': {} prompts with a grammar and lists of tokens of {} bytes. "
+                                        "Expected at most {} bytes for all prompts together.",
+                                        prompts, copied, kMostCopies),
+                 .param = "prompt",
+                 .code = "too_many_sequences"};
 }
 
 void run(Call& call) {
   expect_generates(call);
-  const auto& fields = call.fields.of<LlamaFields>();
-  GenerationJob job;
-  job.requests.push_back(request_of(call));
-  const Request& request = job.requests.front();
-  job.stream = call.fields.of<GenerationFields>().stream;
-  job.headers = call.warnings();
-  job.format = std::make_unique<LlamaFormat>(
-      LlamaAnswerOptions{.model = call.model.name,
-                         .prompt = fields.prompt.is_string() ? fields.prompt.get<std::string>()
-                                                             : call.engine().detokenize(request.prompt, false),
-                         .settings = llama_settings(request.sampling),
-                         .stream = job.stream,
-                         .tokens = fields.return_tokens});
-  call.generate(std::move(job));
+  const Json& given = *call.fields.of<PromptFields>().prompt;
+  const FieldPath path = "prompt";
+  const bool list = is_list(given);
+  if (list) expect_array(given, path, 1, kMostPrompts);
+  const size_t count = list ? given.size() : 1;
+  const Request common = llama_request(call);
+  check_copies(common, count);
+  std::vector<Request> requests;
+  std::vector<std::string> prompts;
+  for (size_t i = 0; i < count; ++i) {
+    const Json& prompt = list ? given[i] : given;
+    const FieldPath where = path[i];
+    Request request = common;
+    request.prompt_param = list ? where.str() : path.str();
+    request.prompt = llama_tokens(call, prompt, /*add_special=*/true, list ? where : path);
+    fit_context(request, call.info().max_model_len, "prompt");
+    prompts.push_back(prompt.is_string() ? prompt.get<std::string>() : call.engine().detokenize(request.prompt, false));
+    requests.push_back(std::move(request));
+  }
+  llama_generate(call, std::move(requests), std::move(prompts));
 }
 
-void infill(Call&) {
-  throw ApiError{
-      .status = 501,
-      .message = "/infill is not supported: the tokens that models use for it are not known to this server."};
-}
-
-const EndpointInfo completion{.name = "llama.cpp completion",
-                              .dialect = &kLlamaCpp,
-                              .paths = {"/completion", "/completions"},
-                              .flags = Route::kGenerates,
-                              .help = "llama.cpp's text completions",
-                              .parameters = {model_parameter(), kParameters, grammar_parameters()},
-                              .run = run};
-const EndpointInfo infill_endpoint{
-    .name = "llama.cpp infill", .dialect = &kLlamaCpp, .paths = {"/infill"}, .help = "refused", .run = infill};
-const Registry<EndpointInfo> registered_completion{completion}, registered_infill{infill_endpoint};
+const EndpointInfo endpoint{.name = "llama.cpp completion",
+                            .dialect = &kLlamaCpp,
+                            .paths = {"/completion", "/completions"},
+                            .flags = Route::kGenerates,
+                            .help = "llama.cpp's text completions",
+                            .parameters = {model_parameter(), kPrompt, llama_parameters(), grammar_parameters()},
+                            .run = run};
+const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace
 }  // namespace sluice::server::llamacpp::completion

@@ -25,6 +25,7 @@ void set_num_predict(Fields& f, const Json& v) {
   }
   f.of<SamplingParams>().max_tokens = tokens > 0 ? std::optional(tokens) : std::nullopt;
   f.of<GenerationFields>().has_max_tokens = tokens > 0;
+  f.of<GenerationFields>().max_tokens_name = "options.num_predict";
 }
 
 constexpr auto kOwnOptions = std::to_array<Parameter>({

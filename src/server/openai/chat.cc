@@ -184,7 +184,9 @@ class ChatFormat final : public OpenAiFormat {
 
   void extend_body(Json& body) override {
     if (options_.token_ids) body["prompt_token_ids"] = prompts_[0];
-    if (!prompt_logprobs_[0].empty()) body["prompt_logprobs"] = prompt_logprobs_json(*engine_, prompt_logprobs_[0]);
+    // vLLM's clients read the member, whether it was asked for or not.
+    const bool scored = !prompt_logprobs_[0].empty();
+    body["prompt_logprobs"] = scored ? prompt_logprobs_json(*engine_, prompt_logprobs_[0]) : Json();
   }
 
   const ChatOptions more_;
@@ -195,6 +197,7 @@ class ChatFormat final : public OpenAiFormat {
 void set_max_completion_tokens(Fields& f, const Json& v) {
   f.of<SamplingParams>().max_tokens = v.get<int>();
   f.of<ChatFields>().has_max_completion_tokens = true;
+  f.of<GenerationFields>().max_tokens_name = "max_completion_tokens";
 }
 
 // "none", "auto", "required", or {"type": "function", "function": {"name": ...}}.
@@ -354,6 +357,7 @@ const EndpointInfo kChat{.name = "chat",
                          .flags = Route::kGenerates,
                          .help = "chat completions",
                          .parameters = chat_parameters(),
+                         .shared = {{"/invocations", [](const Json& body, Task) { return body.contains("messages"); }}},
                          .run = run_chat};
 const Registry<EndpointInfo> registered_chat{kChat};
 

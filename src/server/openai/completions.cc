@@ -19,9 +19,8 @@ using Type = Parameter::Type;
 
 constexpr int kMaxTokens = 16;  // OpenAI's default
 constexpr size_t kMaxPrompts = 2048;
-constexpr size_t kMaxCopies = 4 << 20;    // bytes that the requests of all prompts have copies of
-constexpr size_t kMaxScores = 512 << 10;  // log probabilities of prompts
-constexpr size_t kMaxSequences = 2048;    // prompts times n: one request must not fill the engine for hours
+constexpr size_t kMaxCopies = 4 << 20;  // bytes that the requests of all prompts have copies of
+constexpr size_t kMaxSequences = 2048;  // prompts times n: one request must not fill the engine for hours
 
 struct CompletionFields {
   const Json* prompt = nullptr;  // a string, or an array in one of the accepted forms
@@ -175,7 +174,8 @@ class CompletionFormat final : public OpenAiFormat {
       out["prompt_token_ids"] = prompts_[prompt];
       out["token_ids"] = more_.discard_output ? std::vector<TokenId>() : std::move(choice.tokens);
     }
-    if (more_.prompt_logprobs) out["prompt_logprobs"] = prompt_logprobs_json(*engine_, prompt_logprobs_[prompt]);
+    // vLLM's clients read the member, whether it was asked for or not.
+    out["prompt_logprobs"] = more_.prompt_logprobs ? prompt_logprobs_json(*engine_, prompt_logprobs_[prompt]) : Json();
     return out;
   }
 
@@ -255,21 +255,6 @@ size_t copied_bytes(Call& call) {
          sampling.stop_token_ids.size() * sizeof(TokenId);
 }
 
-// An answer with the log probabilities of long prompts takes far more memory than the prompts.
-void check_scores(const std::vector<Request>& requests, const std::optional<int>& alternatives) {
-  if (!alternatives) return;
-  size_t tokens = 0;
-  for (const Request& request : requests) tokens += request.prompt.size();
-  const size_t scores = tokens * (static_cast<size_t>(*alternatives) + 1);
-  if (scores <= kMaxScores) return;
-  throw ApiError{
-      .message = fmt::format("Invalid 'prompt_logprobs': {} log probabilities of prompts. Expected at most {} "
-                             "in a request.",
-                             scores, kMaxScores),
-      .param = "prompt_logprobs",
-      .code = "too_many_logprobs"};
-}
-
 // Checks rules between fields. `prompts` is the number of prompts.
 void check_completion(Call& call, size_t prompts) {
   const auto& fields = call.fields.of<CompletionFields>();
@@ -342,7 +327,7 @@ void run_completion(Call& call) {
     }
     job.requests.push_back(std::move(request));
   }
-  check_scores(job.requests, sampling.prompt_logprobs);
+  check_prompt_logprobs(job.requests, "prompt_logprobs");
   job.stream = generation.stream;
   job.headers = call.warnings();
   job.format = std::make_unique<CompletionFormat>(call.model.engine,
@@ -365,13 +350,15 @@ void run_completion(Call& call) {
   call.generate(std::move(job));
 }
 
-const EndpointInfo kCompletions{.name = "completions",
-                                .dialect = &kOpenAi,
-                                .paths = {"/v1/completions"},
-                                .flags = Route::kGenerates,
-                                .help = "text completions",
-                                .parameters = completion_parameters(),
-                                .run = run_completion};
+const EndpointInfo kCompletions{
+    .name = "completions",
+    .dialect = &kOpenAi,
+    .paths = {"/v1/completions"},
+    .flags = Route::kGenerates,
+    .help = "text completions",
+    .parameters = completion_parameters(),
+    .shared = {{"/invocations", [](const Json& body, Task) { return body.contains("prompt"); }}},
+    .run = run_completion};
 const Registry<EndpointInfo> registered_completions{kCompletions};
 
 }  // namespace

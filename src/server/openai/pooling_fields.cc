@@ -3,11 +3,17 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
+#include <iterator>
 #include <numeric>
 
 namespace sluice::server {
 namespace {
+
+static_assert(std::endian::native == std::endian::little, "vectors are sent as they lie in memory");
 
 using Type = Parameter::Type;
 
@@ -26,14 +32,71 @@ constexpr Parameter kTruncation[] = {{.name = "truncate_prompt_tokens",
                                       .help = "cut texts off at the end to this many tokens; -1: the model's limit",
                                       .set = set_truncate}};
 
+void set_encoding_format(Fields& f, const Json& v) {
+  const auto& name = v.get_ref<const std::string&>();
+  f.of<PoolingFields>().base64 = name == "base64";
+  if (name == "base64" || name == "float") return;
+  throw invalid_value("encoding_format",
+                      fmt::format("Invalid value: '{}'. Supported values are: 'float', 'base64'.", quotable(name)));
+}
+
+constexpr auto kInput = std::to_array<Parameter>({
+    {.name = "input",
+     .type = Type::kAny,
+     .max_bytes = kTextsBytes,
+     .required = true,
+     .fallback = "required",
+     .help = "a string, an array of strings, an array of token ids or an array of arrays of token ids; at most 2048 "
+             "texts",
+     .set = assign<&PoolingFields::input>},
+    {.name = "encoding_format",
+     .type = Type::kString,
+     .max_bytes = kLabelBytes,
+     .fallback = "float",
+     .help = "float: numbers; base64: fp32, little endian",
+     .set = set_encoding_format},
+});
+
 constexpr Parameter kActivation[] = {{.name = "use_activation",
                                       .type = Type::kBoolean,
                                       .fallback = "true",
                                       .help = "false: scores are logits",
                                       .set = assign<&PoolingFields::use_activation>}};
 
+std::string base64_of(std::span<const float> values) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+  std::string out;
+  out.reserve((bytes.size() + 2) / 3 * 4);
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const auto byte = [&](size_t j) { return j < bytes.size() ? static_cast<unsigned char>(bytes[j]) : 0u; };
+    const uint32_t three = byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
+    for (size_t j = 0; j < 4; ++j) {
+      const bool padding = i + j > bytes.size();
+      out += padding ? '=' : kDigits[three >> (18 - 6 * j) & 63];
+    }
+  }
+  return out;
+}
+
+// Prints the shortest decimals that round to the same fp32 values.
+std::string numbers_of(std::span<const float> values) {
+  std::string out = "[";
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i > 0) out += ',';
+    fmt::format_to(std::back_inserter(out), "{}", values[i]);
+  }
+  out += ']';
+  return out;
+}
+
+bool all_integers(const Json& array) {
+  return std::all_of(array.begin(), array.end(), [](const Json& v) { return v.is_number_integer(); });
+}
+
 }  // namespace
 
+std::span<const Parameter> input_parameters() { return kInput; }
 std::span<const Parameter> truncation_parameter() { return kTruncation; }
 std::span<const Parameter> activation_parameter() { return kActivation; }
 
@@ -53,6 +116,44 @@ PooledText encode_text(Call& call, std::string_view text, std::optional<std::str
     if (!e.param.empty()) throw;
     throw Error(e.code, e.what(), path, e.reason);
   }
+}
+
+std::string prompt_text(const Call& call, const std::optional<std::string>& prompt_name) {
+  const ModelInfo& model = call.info();
+  const std::string name = prompt_name.value_or(model.default_prompt);
+  if (name.empty()) return {};
+  const auto found = model.prompts.find(name);
+  if (found == model.prompts.end()) {
+    throw invalid_value("prompt_name",
+                        fmt::format("Invalid 'prompt_name': the model has no prompt '{}'.", quotable(name)));
+  }
+  return found->second;
+}
+
+std::vector<PooledText> input_texts(Call& call, const Json& input, const std::string& before, const FieldPath& path) {
+  std::vector<PooledText> texts;
+  const auto add = [&](const Json& value, const FieldPath& where) {
+    if (value.is_array()) {
+      texts.push_back({.tokens = expect_token_ids(value, where, call.info().vocab_size), .types = {}});
+      return;
+    }
+    const std::string& text = expect_string(value, where);
+    if (text.empty()) throw invalid_value(where, fmt::format("Invalid '{}': it has no text.", where.str()));
+    texts.push_back(encode_text(call, before + text, {}, where));
+  };
+  if (input.is_string() || (input.is_array() && !input.empty() && all_integers(input))) {
+    add(input, path);
+  } else if (input.is_array()) {
+    expect_array(input, path, 1, kMostTexts);
+    for (size_t i = 0; i < input.size(); ++i) add(input[i], path[i]);
+  } else {
+    throw invalid_type(path, "a string or an array", input);
+  }
+  return texts;
+}
+
+std::string vector_text(std::span<const float> values, bool base64) {
+  return base64 ? fmt::format("\"{}\"", base64_of(values)) : numbers_of(values);
 }
 
 void expect_scores(const Call& call) {

@@ -15,16 +15,26 @@ namespace sluice::server {
 inline constexpr size_t kMostTexts = 2048;  // texts in one request
 
 struct PoolingFields {
+  Json input;                          // as the client wrote it
+  bool base64 = false;                 // form of vectors
   int truncate = 0;                    // tokens of a text; -1: the model's limit; 0: longer texts are errors
   std::optional<bool> use_activation;  // applies to scores; none: as the model says
 };
 
+std::span<const Parameter> input_parameters();  // input, encoding_format
 std::span<const Parameter> truncation_parameter();
 std::span<const Parameter> activation_parameter();
 
 // A text, or a pair, with what the model wants around it. Errors name `path`. Throws ApiError, Error.
 PooledText encode_text(Call& call, std::string_view text, std::optional<std::string_view> pair,
                        const std::string& path);
+
+// The texts of an input: a string, token ids, or a list of these. `before` goes before each text. Errors name `path`.
+std::vector<PooledText> input_texts(Call& call, const Json& input, const std::string& before, const FieldPath& path);
+// The model's prompt of that name, by default its default one. Throws ApiError that names prompt_name.
+std::string prompt_text(const Call& call, const std::optional<std::string>& prompt_name);
+// A vector as JSON: the shortest decimals that round to the same fp32 values, or their bytes in base64.
+std::string vector_text(std::span<const float> values, bool base64);
 
 // Throws ApiError(unsupported_task) unless the model gives one score per pair, or vectors to compare.
 void expect_scores(const Call& call);

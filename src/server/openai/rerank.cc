@@ -90,6 +90,7 @@ const EndpointInfo endpoint{
     .flags = Route::kGenerates,
     .help = "documents ranked by their relevance to a query",
     .parameters = {model_parameter(), kParameters, truncation_parameter(), activation_parameter(), label_parameter()},
+    .shared = {{"/invocations", [](const Json& body, Task) { return body.contains("query"); }}},
     .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 

@@ -27,8 +27,10 @@ int tgi_status(const ApiError& error) {
 
 }  // namespace
 
-const Dialect kTgi{
-    .name = "tgi", .error_body = tgi_error_body, .status = tgi_status, .prefixes = {"/generate", "/info"}};
+const Dialect kTgi{.name = "tgi",
+                   .error_body = tgi_error_body,
+                   .status = tgi_status,
+                   .prefixes = {"/generate", "/info", "/chat_tokenize"}};
 
 namespace {
 const Registry<Dialect> registered_tgi{kTgi};

@@ -51,6 +51,7 @@ void set_grammar(Fields& f, const Json& v) {
 void set_max_new_tokens(Fields& f, const Json& v) {
   f.of<SamplingParams>().max_tokens = v.get<int>();
   f.of<GenerationFields>().has_max_tokens = true;
+  f.of<GenerationFields>().max_tokens_name = "max_new_tokens";
 }
 
 constexpr auto kOwnNested = std::to_array<Parameter>({

@@ -66,6 +66,65 @@ TEST_F(LlamaCpp, FieldsReachTheEngine) {
   EXPECT_EQ(engine.last_request().sampling.seed, 4);
 }
 
+TEST_F(LlamaCpp, SeveralPrompts) {
+  const Json list = complete({{"prompt", {"ab", {99, "d", 101}, {102}}}, {"n_predict", -1}}).json();
+  ASSERT_EQ(list.size(), 3u);
+  EXPECT_EQ(list[0]["content"], "ab");
+  EXPECT_EQ(list[1]["content"], "cde");
+  EXPECT_EQ(list[2]["prompt"], "f");
+  EXPECT_EQ(list[2]["index"], 2);
+  EXPECT_EQ(complete({{"prompt", Json::array({"ab"})}}).json()["content"], "a") << "one is no list";
+  EXPECT_EQ(complete({{"prompt", {"a", 98}}, {"n_predict", -1}}).json()["content"], "ab") << "a text and a token";
+  EXPECT_EQ(engine.last_request().prompt, (std::vector<TokenId>{FakeEngine::kBos, 'a', 'b'}));
+  std::map<int, std::string> texts;
+  int ends = 0;
+  for (const std::string& line : sse_data(complete({{"prompt", {"ab", "cd"}}, {"stream", true}}).body)) {
+    const Json event = parse_json(line);
+    texts[event["index"].get<int>()] += event["content"];
+    ends += event["stop"].get<bool>() ? 1 : 0;
+  }
+  EXPECT_EQ(texts, (std::map<int, std::string>{{0, "ab"}, {1, "cd"}}));
+  EXPECT_EQ(ends, 2);
+}
+
+TEST_F(LlamaCpp, LogitBias) {
+  using Biases = std::vector<std::pair<TokenId, float>>;
+  const float never = -std::numeric_limits<float>::infinity();
+  complete({{"logit_bias", {{5, 1.5}, {"hi", -2}, {7, false}}}});
+  EXPECT_EQ(engine.last_request().sampling.logit_bias, (Biases{{5, 1.5f}, {'h', -2.0f}, {'i', -2.0f}, {7, never}}));
+  complete({{"logit_bias", {{"5", 1.5}, {"hi", false}}}});
+  EXPECT_EQ(engine.last_request().sampling.logit_bias, (Biases{{5, 1.5f}, {'h', never}, {'i', never}}));
+  complete({{"logit_bias", Json::array()}});
+  EXPECT_TRUE(engine.last_request().sampling.logit_bias.empty());
+  for (const auto& [bias, path] : std::vector<std::pair<Json, std::string>>{{{{5, 101}}, "logit_bias[0][1]"},
+                                                                            {{{5, true}}, "logit_bias[0][1]"},
+                                                                            {{{300, 1}}, "logit_bias[0][0]"},
+                                                                            {{{5}}, "logit_bias[0]"},
+                                                                            {Json{{"300", 1}}, "logit_bias.300"},
+                                                                            {"x", "logit_bias"}}) {
+    expect_refused(complete({{"logit_bias", bias}}), 400, "invalid_request_error", "'" + path + "'");
+  }
+}
+
+TEST_F(LlamaCpp, Infill) {
+  engine.fills_in = true;
+  const Json body = {{"input_prefix", "ab"}, {"input_suffix", {"c", 100}}, {"prompt", "x"}, {"n_predict", 1}};
+  const TestResponse response = post("/infill", dump_json(body));
+  EXPECT_EQ(response.status, 200) << response.body;
+  EXPECT_EQ(engine.last_request().prompt,
+            (std::vector<TokenId>{FakeEngine::kBos, 258, 'a', 'b', 'x', 259, 'c', 'd', 260}));
+  EXPECT_EQ(response.json()["prompt"], "<bos><fim_prefix>abx<fim_suffix>cd<fim_middle>");
+  Json more = body;
+  more["input_extra"] = {{{"filename", "a.py"}, {"text", "y"}}};
+  EXPECT_EQ(post("/infill", dump_json(more)).status, 200);
+  EXPECT_EQ(engine.detokenize(engine.last_request().prompt, true), "\n\n--- snippet ---\n\nyabxcd");
+  more["input_extra"] = {{{"filename", "a.py"}}};
+  expect_refused(post("/infill", dump_json(more)), 400, "invalid_request_error", "'input_extra[0].text'");
+  more = body;
+  more.erase("input_suffix");
+  expect_refused(post("/infill", dump_json(more)), 400, "invalid_request_error", "'input_suffix'");
+}
+
 TEST_F(LlamaCpp, Listings) {
   const Json props = get("/props").json();
   EXPECT_EQ(props["model_alias"], "fake");
@@ -101,13 +160,18 @@ TEST_F(LlamaCpp, RoutesWithoutTheVersion) {
 
 TEST_F(LlamaCpp, Errors) {
   expect_refused(complete({{"prompt", nullptr}}), 400, "invalid_request_error", "'prompt'");
-  expect_refused(complete({{"prompt", Json::array({"a", "b"})}}), 400, "invalid_request_error", "'prompt[0]'");
+  expect_refused(complete({{"prompt", Json::array()}}), 400, "invalid_request_error", "'prompt'");
+  expect_refused(complete({{"prompt", {"a", {{"prompt_string", "b"}}}}}), 400, "invalid_request_error", "'prompt[1]'");
+  expect_refused(complete({{"prompt", {104, nullptr}}}), 400, "invalid_request_error", "'prompt[1]'");
+  expect_refused(complete({{"prompt", {{104, 300}}}}), 400, "invalid_request_error", "'prompt[0][1]'");
   expect_refused(complete({{"n_predict", 0}}), 400, "invalid_request_error", "'n_predict'");
   expect_refused(complete({{"n_predict", 5000}}), 400, "exceed_context_size_error", "context");
   expect_refused(complete({{"cache_prompt", false}}), 400, "invalid_request_error", "'cache_prompt'");
   expect_refused(complete({{"mirostat", 3}}), 400, "invalid_request_error", "'mirostat'");
   expect_refused(complete({{"model", "other"}}), 404, "not_found_error", "`fake`");
-  expect_refused(post("/infill", "{}"), 501, "not_supported_error", "/infill");
+  expect_refused(post("/infill", "{}"), 400, "invalid_request_error", "'input_prefix'");
+  expect_refused(post("/infill", R"({"input_prefix":"a","input_suffix":"b"})"), 501, "not_supported_error",
+                 "<|fim_prefix|>");
   expect_refused(post("/slots/0", "{}"), 404, "not_found_error", "/slots/0");
   EXPECT_EQ(engine.submitted, 0);
   engine.is_overloaded = true;

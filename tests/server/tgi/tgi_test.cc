@@ -75,6 +75,18 @@ TEST_F(Tgi, ParametersReachTheEngine) {
   EXPECT_EQ(unknown.headers.at("x-sluice-warning"), "unknown fields ignored: parameters.new_field");
 }
 
+TEST_F(Tgi, Tokens) {
+  EXPECT_EQ(post("/tokenize", R"({"inputs":"h i"})").body,
+            R"([{"id":257,"text":"<bos>","start":0,"stop":0},{"id":104,"text":"h","start":0,"stop":1},)"
+            R"({"id":32,"text":" ","start":1,"stop":2},{"id":105,"text":"i","start":2,"stop":3}])");
+  const Json chat = post("/chat_tokenize", R"({"messages":[{"role":"user","content":"hi"}]})").json();
+  EXPECT_EQ(chat["templated_text"], "user:hi|>");
+  EXPECT_EQ(chat["tokenize_response"].size(), 9u);
+  EXPECT_EQ(dump_json(chat["tokenize_response"][5]), R"({"id":104,"text":"h","start":5,"stop":6})");
+  expect_refused(post("/chat_tokenize", "{}"), 422, "validation", "'messages'");
+  expect_refused(post("/tokenize", R"({"inputs":5})"), 422, "validation", "'inputs'");
+}
+
 TEST_F(Tgi, InfoAndErrors) {
   const Json info = get("/info").json();
   EXPECT_EQ(info["model_id"], "fake");

@@ -189,6 +189,7 @@ constexpr auto kResponseParameters = std::to_array<Parameter>({
 void set_max_output_tokens(Fields& f, const Json& v) {
   f.of<SamplingParams>().max_tokens = v.get<int>();
   f.of<GenerationFields>().has_max_tokens = true;
+  f.of<GenerationFields>().max_tokens_name = "max_output_tokens";
 }
 
 constexpr auto kLengthOfResponse = std::to_array<Parameter>({{.name = "max_output_tokens",

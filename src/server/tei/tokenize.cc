@@ -1,0 +1,117 @@
+// TEI's /tokenize and /decode.
+#include <fmt/core.h>
+
+#include <array>
+
+#include "server/tei/fields.h"
+#include "server/token_spans.h"
+
+namespace sluice::server::tei::tokenize {
+namespace {
+
+using Type = Parameter::Type;
+
+constexpr size_t kMostBytes = 1 << 20;  // accepted whatever the context, as by /tokenize
+
+struct TokenizeFields {
+  Json inputs;  // a string or strings
+  bool add_special_tokens = true;
+};
+struct DecodeFields {
+  Json ids;
+  bool skip_special_tokens = true;
+};
+
+constexpr auto kTokenize = std::to_array<Parameter>({
+    {.name = "inputs",
+     .type = Type::kStrings,
+     .min_items = 1,
+     .max_items = kMostTexts,
+     .max_bytes = kTextBytes,
+     .required = true,
+     .fallback = "required",
+     .help = "a text or a list of texts",
+     .set = assign<&TokenizeFields::inputs>},
+    {.name = "add_special_tokens",
+     .type = Type::kBoolean,
+     .fallback = "true",
+     .help = "add the tokens that the tokenizer puts around a text",
+     .set = assign<&TokenizeFields::add_special_tokens>},
+});
+
+constexpr auto kDecode = std::to_array<Parameter>({
+    {.name = "ids",
+     .type = Type::kArray,
+     .max_bytes = kTextsBytes,
+     .required = true,
+     .fallback = "required",
+     .help = "token ids, or a list of such lists",
+     .set = assign<&DecodeFields::ids>},
+    {.name = "skip_special_tokens",
+     .type = Type::kBoolean,
+     .fallback = "true",
+     .help = "leave special tokens out of the text",
+     .set = assign<&DecodeFields::skip_special_tokens>},
+});
+
+Json spans_json(const std::vector<TokenSpan>& spans) {
+  Json list = Json::array();
+  for (const TokenSpan& span : spans) {
+    list.push_back({{"id", span.id},
+                    {"text", span.text},
+                    {"special", span.special},
+                    {"start", span.start ? Json(*span.start) : Json()},
+                    {"stop", span.stop ? Json(*span.stop) : Json()}});
+  }
+  return list;
+}
+
+void run_tokenize(Call& call) {
+  const auto& fields = call.fields.of<TokenizeFields>();
+  const std::string before = prompt_text(call, call.fields.of<TeiFields>().prompt_name);
+  std::vector<std::string> texts;
+  if (fields.inputs.is_string()) texts.push_back(fields.inputs.get<std::string>());
+  if (fields.inputs.is_array()) texts = fields.inputs.get<std::vector<std::string>>();
+  Json out = Json::array();
+  for (const std::string& text : texts) {
+    check_text_length(text.size(), call.info().max_model_len, "inputs", kMostBytes);
+    out.push_back(spans_json(token_spans(call.engine(), before + text, fields.add_special_tokens)));
+  }
+  call.send({.body = dump_json(out), .headers = call.warnings()});
+}
+
+void run_decode(Call& call) {
+  const auto& fields = call.fields.of<DecodeFields>();
+  const FieldPath path = "ids";
+  const int vocab = call.info().vocab_size;
+  Json out = Json::array();
+  const auto add = [&](const Json& ids, const FieldPath& where) {
+    out.push_back(call.engine().detokenize(expect_token_ids(ids, where, vocab), fields.skip_special_tokens));
+  };
+  if (fields.ids.empty() || !fields.ids[0].is_array()) {
+    add(fields.ids, path);
+  } else {
+    expect_array(fields.ids, path, 1, kMostTexts);
+    for (size_t i = 0; i < fields.ids.size(); ++i) add(fields.ids[i], path[i]);
+  }
+  call.send({.body = dump_json(out), .headers = call.warnings()});
+}
+
+const EndpointInfo tokenize_endpoint{
+    .name = "tei tokenize",
+    .dialect = &kTei,
+    .help = "TEI's form of tokens: id, text, special, start and stop",
+    .parameters = {model_parameter(), kTokenize, tei_prompt_parameter()},
+    .shared = {{"/tokenize",
+                [](const Json& body, Task task) { return task != Task::kGenerate && body.contains("inputs"); }}},
+    .run = run_tokenize};
+const EndpointInfo decode_endpoint{.name = "tei decode",
+                                   .dialect = &kTei,
+                                   .paths = {"/decode"},
+                                   .help = "token ids to texts, for TEI's clients",
+                                   .parameters = {model_parameter(), kDecode},
+                                   .run = run_decode};
+const Registry<EndpointInfo> registered_tokenize{tokenize_endpoint}, registered_decode{decode_endpoint};
+
+}  // namespace
+}  // namespace sluice::server::tei::tokenize

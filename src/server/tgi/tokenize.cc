@@ -1,0 +1,78 @@
+// TGI's /tokenize and /chat_tokenize: the tokens of a text or of a conversation, and where they are in it.
+#include "server/engine_request.h"
+#include "server/openai/requests.h"
+#include "server/rows.h"
+#include "server/tgi/dialect.h"
+#include "server/token_spans.h"
+
+namespace sluice::server::tgi::tokenize {
+namespace {
+
+using Type = Parameter::Type;
+
+constexpr size_t kMostBytes = 1 << 20;  // accepted whatever the context, as by /tokenize
+
+struct TokenizeFields {
+  std::string inputs;
+  bool add_special_tokens = true;
+};
+
+constexpr Parameter kParameters[] = {{.name = "inputs",
+                                      .type = Type::kString,
+                                      .max_bytes = kTextBytes,
+                                      .required = true,
+                                      .fallback = "required",
+                                      .help = "the text",
+                                      .set = assign<&TokenizeFields::inputs>},
+                                     {.name = "add_special_tokens",
+                                      .type = Type::kBoolean,
+                                      .fallback = "true",
+                                      .help = "add the tokens that the tokenizer puts around a text",
+                                      .set = assign<&TokenizeFields::add_special_tokens>}};
+
+Json tokens_json(const std::vector<TokenSpan>& spans) {
+  Json list = Json::array();
+  for (const TokenSpan& span : spans) {
+    list.push_back({{"id", span.id},
+                    {"text", span.text},
+                    {"start", span.start ? Json(*span.start) : Json(0)},
+                    {"stop", span.stop ? Json(*span.stop) : Json(0)}});
+  }
+  return list;
+}
+
+void run_text(Call& call) {
+  const auto& fields = call.fields.of<TokenizeFields>();
+  check_text_length(fields.inputs.size(), call.info().max_model_len, "inputs", kMostBytes);
+  const std::vector<TokenSpan> spans = token_spans(call.engine(), fields.inputs, fields.add_special_tokens);
+  call.send({.body = dump_json(tokens_json(spans)), .headers = call.warnings()});
+}
+
+void run_chat(Call& call) {
+  expect_generates(call);
+  const ChatRequest request = openai_chat_request(call);
+  const std::string text = call.engine().render_chat(request.chat);
+  check_text_length(text.size(), call.info().max_model_len, "messages", kMostBytes);
+  const std::vector<TokenSpan> spans = token_spans(call.engine(), text, request.add_special_tokens);
+  call.send({.body = dump_json({{"tokenize_response", tokens_json(spans)}, {"templated_text", text}}),
+             .headers = call.warnings()});
+}
+
+const EndpointInfo text_endpoint{
+    .name = "tgi tokenize",
+    .dialect = &kTgi,
+    .help = "TGI's form of tokens: id, text, start and stop",
+    .parameters = {model_parameter(), kParameters},
+    .shared = {{"/tokenize",
+                [](const Json& body, Task task) { return task == Task::kGenerate && body.contains("inputs"); }}},
+    .run = run_text};
+const EndpointInfo chat_endpoint{.name = "tgi chat_tokenize",
+                                 .dialect = &kTgi,
+                                 .paths = {"/chat_tokenize"},
+                                 .help = "the prompt that the chat template makes of a chat request, and its tokens",
+                                 .parameters = chat_parameters(),
+                                 .run = run_chat};
+const Registry<EndpointInfo> registered_text{text_endpoint}, registered_chat{chat_endpoint};
+
+}  // namespace
+}  // namespace sluice::server::tgi::tokenize
