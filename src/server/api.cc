@@ -11,6 +11,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "server/event_streams.h"
 
 namespace sluice::server {
 namespace {
@@ -157,9 +158,19 @@ const EndpointInfo* find_endpoint(std::string_view method, std::string_view path
 }  // namespace
 
 Api::Api(std::shared_ptr<Models> models, ApiOptions options)
-    : models_(std::move(models)), options_(options), running_(std::make_shared<RunningGenerations>()) {}
+    : models_(std::move(models)),
+      options_(options),
+      running_(std::make_shared<RunningGenerations>()),
+      events_(shared_->of<EventStreams>()) {}
 
-Api::~Api() { running_->detach_all(); }
+Api::~Api() { detach_all(); }
+
+void Api::look(bool ending) { events_->look(*models_, ending); }
+
+void Api::detach_all() {
+  running_->detach_all();
+  events_->detach_all();
+}
 
 void Api::serve(const EndpointInfo& endpoint, ReadBody read, Caller caller, std::shared_ptr<HttpReply> reply) {
   const auto now = std::chrono::steady_clock::now();
@@ -225,6 +236,8 @@ void Api::run(const Incoming& incoming, const Json& body, ServedModel model) {
             .request_id = incoming.caller.request_id,
             .tenant = incoming.caller.tenant,
             .suffix = incoming.caller.suffix,
+            .method = incoming.caller.method,
+            .target = incoming.caller.target,
             .reply = incoming.reply,
             .running = running_,
             .shared = shared_,
@@ -294,6 +307,8 @@ void Api::serve_http(const EndpointInfo& endpoint, HttpRequest request, RequestC
   Caller caller{.request_id = request.id,
                 .tenant = std::move(context.tenant),
                 .suffix = std::move(context.suffix),
+                .method = request.method,
+                .target = request.target,
                 .model = query_value(request.target, "model"),
                 .timeout = {}};
   if (request.count("X-Request-Timeout") > 0) {
