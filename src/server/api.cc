@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/asio/any_io_executor.hpp>
 #include <charconv>
 #include <future>
 #include <mutex>
@@ -42,7 +43,10 @@ class OfflineReply final : public HttpReply {
     const std::lock_guard lock(mutex_);
     task();
   }
+  void on_written(std::function<void()> callback) override { run(std::move(callback)); }
+  void abort() override {}
   void on_abandoned(std::function<void()>) override {}
+  boost::asio::any_io_executor executor() const override { return {}; }
 
  private:
   std::recursive_mutex mutex_;
