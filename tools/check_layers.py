@@ -6,9 +6,10 @@ import re
 import sys
 
 LADDER = ("base parallel tensor batch quant hub formats tokenizer grammar chat ops kernels lora nn models cache sampling "
-          "speculative scheduler engine server cli binding app").split()
+          "speculative scheduler engine server route cli binding app").split()
 # Stricter than the ladder: these folders may include only the named ones (and include/sluice).
-ONLY = {"server": {"server", "base"}, "batch": {"batch", "tensor", "base"}, "cache": {"cache", "base"},
+ONLY = {"server": {"server", "base"}, "route": {"route", "server", "hub", "base"},
+        "batch": {"batch", "tensor", "base"}, "cache": {"cache", "base"},
         "grammar": {"grammar", "base"},
         "scheduler": {"scheduler", "cache", "batch", "tensor", "base"},
         "nn": set(LADDER[:LADDER.index("nn") + 1]) - {"kernels"},

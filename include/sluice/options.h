@@ -61,11 +61,13 @@ struct EngineOptions {
   std::string lora_dtype = "auto";          // float32, bfloat16, auto (bfloat16 if the model computes in it)
   int threads = 0;                          // compute threads; 0: every CPU the process may use
   std::string numa = "auto";                // off, auto (one part per NUMA node), or a number of parts
-  std::string backend{};         // empty (best for this machine), cpu-amx, ..., cpu-avx2, cuda, ..., reference
-  int device = 0;                // which device of the backend, counted from 0
-  int tensor_parallel_size = 1;  // processes (ranks) that compute the model together; 1: this one alone
-  bool deterministic = false;    // make a row's bits independent of its batch; costs nothing on a CPU
-  int64_t seed = 0;              // for requests without their own seed
+  std::string backend{};           // empty (best for this machine), cpu-amx, ..., cpu-avx2, cuda, ..., reference
+  int device = 0;                  // which device of the backend, counted from 0
+  int tensor_parallel_size = 1;    // processes (ranks) that divide each layer between them; 1: this one alone
+  int pipeline_parallel_size = 1;  // stages, of tensor_parallel_size ranks each, that divide the layers between them
+  bool enable_expert_parallel = false;  // ranks have whole experts instead of a part of each expert
+  bool deterministic = false;           // make a row's bits independent of its batch; costs nothing on a CPU
+  int64_t seed = 0;                     // for requests without their own seed
 };
 
 struct ServerOptions {
@@ -181,6 +183,11 @@ void visit(V&& v, EngineOptions& o) {
   v("tensor-parallel-size", o.tensor_parallel_size,
     "processes of this machine that compute the model together, each with a part of its weights and threads (CPU only; "
     "scale-out.md)");
+  v("pipeline-parallel-size", o.pipeline_parallel_size,
+    "stages that divide the model's layers between them, each of --tensor-parallel-size processes (CPU only; "
+    "scale-out.md)");
+  v("enable-expert-parallel", o.enable_expert_parallel,
+    "give each of --tensor-parallel-size processes whole experts instead of a part of each expert");
   v("deterministic", o.deterministic,
     "make a row's bits independent of its batch: always so on a CPU; selects the batch-invariant backend on a GPU");
   v("seed", o.seed, "seed for requests without their own");
@@ -247,6 +254,7 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("max-lora-rank", o.max_lora_rank, 1, 1024);
   v("threads", o.threads, 0, 1024);
   v("tensor-parallel-size", o.tensor_parallel_size, 1, 64);
+  v("pipeline-parallel-size", o.pipeline_parallel_size, 1, 64);
   v("device", o.device, 0, 1023);
   v("block-size", o.block_size, 8, 64);
   v("seed", o.seed, INT64_MIN, INT64_MAX);

@@ -58,6 +58,10 @@ struct Batch {
 // b * groups .. b * groups + groups - 1. For callers without a block pool, who number blocks as they like.
 void spread_over(Batch& batch, std::span<const BlockGroup> groups, int block_size);
 
+// Divides a batch into up to `parts` batches of about equally many rows that do the same when they run in turn. A
+// sequence that is cut continues in the next part, unless `whole_sequences`. Copies are in the first part.
+std::vector<Batch> split(const Batch& batch, int parts, bool whole_sequences);
+
 // What a model sees of a batch: its indices in host memory, and optionally on the device (engine/step_inputs.h). The
 // view does not own them.
 struct BatchView {

@@ -12,6 +12,10 @@ namespace CLI {
 class App;
 }
 
+namespace sluice::route {
+struct RouteOptions;
+}
+
 namespace sluice::cli {
 
 struct Command {
@@ -22,9 +26,11 @@ struct Command {
   std::function<int()> (*declare)(CLI::App& app);
 };
 
-// Add the options of sluice/options.h as flags and environment variables (--max-model-len, SLUICE_MAX_MODEL_LEN).
+// Add the options of sluice/options.h and route/options.h as flags and environment variables (--max-model-len,
+// SLUICE_MAX_MODEL_LEN).
 void add_engine_options(CLI::App& app, EngineOptions& options);
 void add_server_options(CLI::App& app, ServerOptions& options);
+void add_route_options(CLI::App& app, route::RouteOptions& options);
 // Adds the positional MODEL; without one, the bundled demo model is used.
 void add_model(CLI::App& app, EngineOptions& options);
 

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/markdown.h"
 #include "cli/sizes.h"
+#include "route/options.h"
 #include "sluice/error.h"
 
 namespace sluice::cli {
@@ -128,6 +129,11 @@ void add_server_options(CLI::App& app, ServerOptions& options) {
   app.get_option("--api-key")->delimiter('\0')->envname("");
 }
 
+void add_route_options(CLI::App& app, route::RouteOptions& options) {
+  visit(FlagAdder{app}, options);
+  visit_ranges(RangeAdder{app}, options);
+}
+
 void add_model(CLI::App& app, EngineOptions& options) {
   app.add_option("model", options.model,
                  "folder or file of a checkpoint, or org/name[:revision or GGUF type] on the Hugging Face hub; without "
@@ -145,6 +151,9 @@ std::string options_markdown() {
   out += "\n## Server (`sluice serve`)\n\n";
   ServerOptions server;
   visit(ListWriter{out}, server);
+  out += "\n## Router (`sluice route`)\n\n";
+  route::RouteOptions router;
+  visit(ListWriter{out}, router);
   return wrap_markdown(out);
 }
 

@@ -245,7 +245,7 @@ constexpr ForeignOption kOptions[] = {
 
     // Parallelism
     {"distributed-executor-backend", kValue, kRefused, "", kOneProcess, "", "mp uni"},
-    {"pipeline-parallel-size", kValue, kRefused, "", kOneDevice, "-pp", "1"},
+    {"pipeline-parallel-size", kValue, kWorks, "pipeline-parallel-size", "stages on one machine, on CPUs", "-pp"},
     {"master-addr", kValue, kRefused, "", kOneProcess},
     {"master-port", kValue, kRefused, "", kOneProcess},
     {"nnodes", kValue, kRefused, "", kOneProcess, "", "1"},
@@ -267,7 +267,7 @@ constexpr ForeignOption kOptions[] = {
     {"data-parallel-hybrid-lb", kFlag, kRefused, "", kOneProcess, "-dph", "off"},
     {"data-parallel-external-lb", kFlag, kRefused, "", kOneProcess, "-dpe", "off"},
     {"data-parallel-multi-port-external-lb", kFlag, kRefused, "", kOneProcess, "", "off"},
-    {"enable-expert-parallel", kFlag, kRefused, "", kExperts, "-ep", "off"},
+    {"enable-expert-parallel", kFlag, kWorks, "enable-expert-parallel", "with ranks on CPUs", "-ep"},
     {"enable-ep-weight-filter", kFlag, kRefused, "", kExperts, "", "off"},
     {"enable-eplb", kFlag, kRefused, "", kExperts, "", "off"},
     {"eplb-config", kJson, kRefused, "", kExperts, "", "{}"},

@@ -454,7 +454,7 @@ class EngineImpl final : public TextEngine {
 };
 
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::function<void(double)>& progress) {
-  const int parts = options.tensor_parallel_size > 1 ? 1 : parse_numa(options.numa);
+  const int parts = ranks_of(options) > 1 ? 1 : parse_numa(options.numa);
   auto pool = std::make_unique<ThreadPool>(threads_of_rank(options, 0), /*pin=*/true, parts);
   set_memory_parts(pool->parts());
   // The tokenizer loads while the weights do. If that fails, loading the weights stops early.

@@ -20,6 +20,7 @@
 #include "engine/ranks.h"
 #include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/size_limits.h"
+#include "nn/loading/stage.h"
 #include "quant/groups.h"
 #include "scheduler/scheduler.h"
 #include "sluice/error.h"
@@ -164,6 +165,7 @@ std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max
   context.task = plan.task;
   std::unique_ptr<Model> model = family.build(config, context, max_len);
   if (plan.task == Task::kEmbed) {
+    const OtherStage of_last(context, !context.stage.last());
     Pooler pooler{
         .pooling = plan.embedding.pooling.value_or(family.encoder ? ops::Pooling::kMean : ops::Pooling::kLast),
         .dense = load_dense(plan.embedding, context, model->shape().width)};
@@ -209,7 +211,8 @@ void plan_states(const EngineOptions& options, LoadPlan& plan, size_t& free_byte
   const size_t slot_bytes = StateCache::bytes_per_slot(plan.shape.state);
   const size_t share = plan.shape.kv.empty() ? free_bytes / 2 : free_bytes / 4;
   const int64_t wanted = int64_t{options.max_num_seqs} * (options.enable_prefix_caching ? 2 : 1);
-  const auto slots = std::min<int64_t>(wanted, static_cast<int64_t>(share / slot_bytes));
+  const auto fit = static_cast<int64_t>(slot_bytes > 0 ? share / slot_bytes : wanted);  // 0: all in other stages
+  const auto slots = std::min<int64_t>(wanted, fit);
   if (slots < 1) {
     throw Error(ErrorCode::kOutOfMemory, fmt::format("the state of one sequence needs {}, but only {} are available",
                                                      format_bytes(slot_bytes), format_bytes(free_bytes)));
@@ -262,17 +265,19 @@ void agree(LoadPlan& plan) {
                                &plan.max_num_seqs, &plan.logit_rows,    &plan.state_slots};
   std::array<int, sizes.size()> mine;
   for (size_t i = 0; i < sizes.size(); ++i) mine[i] = *sizes[i];
-  std::vector<std::array<int, sizes.size()>> all(static_cast<size_t>(plan.ranks.size));
+  std::vector<std::array<int, sizes.size()>> all(static_cast<size_t>(plan.communicator->size()));
   plan.communicator->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
   for (const auto& of_rank : all) {
     for (size_t i = 0; i < sizes.size(); ++i) *sizes[i] = std::min(*sizes[i], of_rank[i]);
   }
 }
 
-// Arena bytes of a step: the model's, and what its layers take to exchange with other ranks.
+// Arena bytes of a step: the model's, what its layers take to exchange with other ranks, and the results of the last
+// stage of a pipeline.
 size_t step_bytes(const Model& model, const LoadContext& context, int tokens, int rows) {
-  const size_t exchange = static_cast<size_t>(context.widest_exchange) * static_cast<size_t>(tokens) * sizeof(float);
-  return model.activation_bytes(tokens, rows) + (exchange > 0 ? exchange + 64 : 0);
+  const auto floats = [](int64_t count) { return count > 0 ? static_cast<size_t>(count) * sizeof(float) + 64 : 0; };
+  const int64_t results = context.stage.many() ? int64_t{rows} * model.shape().width : 0;
+  return model.activation_bytes(tokens, rows) + floats(context.widest_exchange * tokens) + floats(results);
 }
 
 // Plans the sequence length and the number of blocks. Sizes set by options are used exactly; others become what fits.
@@ -290,7 +295,7 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes)
   };
   size_t block_bytes = plan.kv.block_bytes();
   int64_t most = blocks_of_sequence(plan.max_model_len) * options.max_num_seqs;
-  if (plan.shape.kv.empty()) {  // blocks are block hashes only
+  if (block_bytes == 0) {  // blocks are block hashes only, or those of other stages of the pipeline
     most = std::max(blocks_of_sequence(plan.max_model_len), std::min(most, kMostNames));
     block_bytes = kBookkeeping;
   }
@@ -369,8 +374,10 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
 // Refuses what ranks cannot do together yet.
 void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
   const auto refuse = [&](const std::string& option, std::string_view why) {
-    throw Error(ErrorCode::kUnsupportedModel, fmt::format("{} cannot be used with --tensor-parallel-size {}: {}",
-                                                          option, o.tensor_parallel_size, why));
+    const bool tensor = o.tensor_parallel_size > 1;
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("{} cannot be used with --{}-parallel-size {}: {}", option, tensor ? "tensor" : "pipeline",
+                            tensor ? o.tensor_parallel_size : o.pipeline_parallel_size, why));
   };
   if (!backend.can.collectives) {
     refuse(fmt::format("--backend {}", backend.name), "only CPU backends have operations between ranks");
@@ -442,15 +449,39 @@ void warn_about_unpacked(LoadPlan& plan) {
 
 }  // namespace
 
+namespace {
+
+// Says which part of the model this process has: a stage is a run of as many ranks as divide its layers.
+void join_ranks(const EngineOptions& options, LoadPlan& plan, std::shared_ptr<Communicator> communicator) {
+  const int size = options.tensor_parallel_size, stages = options.pipeline_parallel_size;
+  if (ranks_of(options) > Communicator::kMostRanks) {
+    throw Error(
+        ErrorCode::kInvalidRequest,
+        fmt::format("--tensor-parallel-size {} with --pipeline-parallel-size {}: {} ranks (expected at most {})", size,
+                    stages, ranks_of(options), Communicator::kMostRanks));
+  }
+  const int rank = communicator != nullptr ? communicator->rank() : 0;
+  plan.ranks = {rank % size, size};
+  plan.stage = {rank / size, stages};
+  plan.communicator = std::move(communicator);
+  if (plan.communicator == nullptr) return;
+  CHECK(plan.communicator->size() == size * stages, "{} ranks of {}", plan.communicator->size(), size * stages);
+  if (stages == 1) {
+    plan.group = plan.communicator;
+  } else if (size > 1) {
+    plan.group = plan.communicator->group(plan.stage.rank * size, size);
+  }
+}
+
+}  // namespace
+
 size_t LoadPlan::packed_bytes() const { return std::accumulate(packed_sizes.begin(), packed_sizes.end(), size_t{0}); }
 
 LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr<Communicator> communicator) {
   check_options(given);
   EngineOptions options = given;
   LoadPlan plan;
-  plan.ranks = {communicator != nullptr ? communicator->rank() : 0, options.tensor_parallel_size};
-  plan.communicator = std::move(communicator);
-  CHECK(plan.communicator == nullptr || plan.communicator->size() == plan.ranks.size, "{} ranks", plan.ranks.size);
+  join_ranks(options, plan, std::move(communicator));
   plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
   check_sizes(*plan.checkpoint);
   plan.task = choose_task(options.task, *plan.checkpoint);
@@ -462,7 +493,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
   plan.device = &open_device(*plan.backend, options.device);
   plan.queue = plan.device->make_queue(pool);
-  if (plan.ranks.many()) refuse_with_ranks(options, *plan.backend);
+  if (ranks_of(options) > 1) refuse_with_ranks(options, *plan.backend);
   const bool host_accessible = plan.device->memory().host_accessible();
   if (!host_accessible && !options.packed_cache.empty()) {
     throw Error(ErrorCode::kUnsupportedModel,
@@ -496,6 +527,8 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
                       .dry = true,
                       .keep_types = plan.keep_types,
                       .ranks = plan.ranks,
+                      .expert_parallel = options.enable_expert_parallel,
+                      .stage = plan.stage,
                       .lora = sites.get()};
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
   plan.shape = model->shape();
@@ -508,7 +541,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
 
   MemoryPlan& memory = plan.memory;
   memory.available_bytes = usable_memory(plan.device->memory(), options.gpu_memory_utilization) /
-                           static_cast<size_t>(plan.ranks.size);  // all ranks are on this machine
+                           static_cast<size_t>(ranks_of(options));  // all ranks are on this machine
   memory.mapped_bytes = context.mapped_bytes;
   plan_weights(options, plan);
   if (sites != nullptr) {
@@ -565,7 +598,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   if (!options.packed_cache.empty()) loaded.packed = open_packed_file(options, plan, pool);
   const bool packs = loaded.packed == nullptr || !loaded.packed->filled();
   if (packs) {
-    if (!plan.ranks.many()) plan.checkpoint->read_ahead();  // a rank does not need all of it
+    if (ranks_of(options) == 1) plan.checkpoint->read_ahead();  // a rank does not need all of it
   } else {
     log::info("{}: mapping packed weights", loaded.packed->path());
     const bool was_read = packed_file_check(options, plan) == PackedFileCheck::kOnLoad;
@@ -580,6 +613,8 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
                       .fp8_activations = plan.fp8_activations,
                       .keep_types = plan.keep_types,
                       .ranks = plan.ranks,
+                      .expert_parallel = options.enable_expert_parallel,
+                      .stage = plan.stage,
                       .packed = loaded.packed,
                       .lora = loaded.adapters.get()};
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
@@ -597,7 +632,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   loaded.check_files();
   if (loaded.packed != nullptr) loaded.packed->start_check();
   for (const std::string& warning : plan.warnings) {
-    if (plan.ranks.rank == 0) log::warning("{}", warning);
+    if (plan.ranks.rank == 0 && plan.stage.rank == 0) log::warning("{}", warning);
   }
   if (plan.communicator != nullptr) plan.communicator->barrier();  // all ranks have loaded their parts
   return loaded;
@@ -622,7 +657,7 @@ bool LoadedModel::files_intact() const {
 
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events,
                        std::shared_ptr<Communicator> communicator) {
-  if (options.tensor_parallel_size > 1 && communicator == nullptr) {
+  if (ranks_of(options) > 1 && communicator == nullptr) {
     plan_load(options, pool);  // what is wrong with the options or the model is reported once, before others start
     communicator = start_ranks(options);
   }

@@ -50,8 +50,10 @@ struct LoadPlan {
   int max_num_seqs = 0;   // most sequences of one step: the option's value, or fewer if there are fewer state slots
   int logit_rows = 0;     // most rows of logits in one step
   LoraSites::Room adapters{};                    // room for adapters; 0 slots: none
-  Ranks ranks{};                                 // which part of the model this is
-  std::shared_ptr<Communicator> communicator{};  // to the other ranks; null: there are none, or the plan is all
+  Ranks ranks{};                                 // which part of each layer this process has
+  Ranks stage{};                                 // which layers it has
+  std::shared_ptr<Communicator> communicator{};  // to all other ranks; null: there are none, or the plan is all
+  std::shared_ptr<Communicator> group{};         // to the ranks that compute each layer together; null: there is one
   // Extra blocks and state slots for the rows that pad a captured step (engine/graph_runner.h).
   int spare() const { return backend->can.captures ? 1 : 0; }
   MemoryPlan memory;
@@ -85,8 +87,8 @@ struct LoadEvents {
   std::function<void(double)> progress{};          // called now and then with the share that is done, from 0 to 1
 };
 // Loads the model: reads and packs the weights, or maps weights that were packed before (--packed-cache). Logs the
-// plan's warnings. With --tensor-parallel-size it starts the other ranks first (engine/ranks.h), unless the caller is
-// one of them and passes its communicator. Throws Error.
+// plan's warnings. With --tensor-parallel-size or --pipeline-parallel-size it starts the other ranks first
+// (engine/ranks.h), unless the caller is one of them and passes its communicator. Throws Error.
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events = {},
                        std::shared_ptr<Communicator> communicator = nullptr);
 

@@ -81,8 +81,7 @@ EngineOptions options_of(const std::vector<std::byte>& message) {
 // The other ranks' processes, as seen by rank 0.
 class RankProcesses {
  public:
-  explicit RankProcesses(const EngineOptions& options)
-      : communicator_(Communicator::create(options.tensor_parallel_size)) {
+  explicit RankProcesses(const EngineOptions& options) : communicator_(Communicator::create(ranks_of(options))) {
     try {
       for (int rank = 1; rank < communicator_->size(); ++rank) processes_[rank] = start(rank);
       wait_until_joined();
@@ -221,22 +220,26 @@ void bind_to_share(const Ranks& ranks) {
 
 }  // namespace
 
+int ranks_of(const EngineOptions& options) { return options.tensor_parallel_size * options.pipeline_parallel_size; }
+
 void set_rank_command(std::string command) { rank_command() = std::move(command); }
 
 int threads_of_rank(const EngineOptions& options, int rank) {
   int64_t total = options.threads;
   if (total == 0) {
-    if (options.tensor_parallel_size == 1) return 0;  // as many as the pool wants
+    if (ranks_of(options) == 1) return 0;  // as many as the pool wants
     total = static_cast<int64_t>(usable_cpus().size());
   }
-  return static_cast<int>(std::max<int64_t>(1, share_of(total, rank, options.tensor_parallel_size).count));
+  return static_cast<int>(std::max<int64_t>(1, share_of(total, rank, ranks_of(options)).count));
 }
 
 std::shared_ptr<Communicator> start_ranks(const EngineOptions& options) {
   if (rank_command().empty()) {
+    const std::string_view option =
+        options.tensor_parallel_size > 1 ? "tensor-parallel-size" : "pipeline-parallel-size";
     throw Error(ErrorCode::kInvalidRequest,
-                "--tensor-parallel-size: only the sluice program can start further ranks (expected 1)",
-                "tensor_parallel_size", "invalid_option");
+                fmt::format("--{}: only the sluice program can start further ranks (expected 1)", option),
+                option == "tensor-parallel-size" ? "tensor_parallel_size" : "pipeline_parallel_size", "invalid_option");
   }
   auto processes = std::make_shared<RankProcesses>(options);
   Communicator* communicator = &processes->communicator();

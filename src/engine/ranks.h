@@ -15,7 +15,10 @@ namespace sluice {
 // Without this call, for example in a program that uses Sluice as a library, start_ranks throws.
 void set_rank_command(std::string command);
 
-// Starts ranks 1 to options.tensor_parallel_size - 1 and returns rank 0's communicator. When it is destroyed, the ranks
+// The processes that compute a model together: the stages of a pipeline, each divided between ranks.
+int ranks_of(const EngineOptions& options);
+
+// Starts ranks 1 to ranks_of(options) - 1 and returns rank 0's communicator. When it is destroyed, the ranks
 // end. Throws Error(kInvalidRequest | kInternal) if a rank cannot be started.
 std::shared_ptr<Communicator> start_ranks(const EngineOptions& options);
 

@@ -16,6 +16,13 @@ Indices pairs_of(const std::vector<Copy>& copies) {
   return std::span(reinterpret_cast<const int32_t*>(copies.data()), 2 * copies.size());
 }
 
+// The parts that a step of a pipeline is cut into. More parts let the stages compute at the same time for longer, but
+// matmuls of fewer rows are less efficient.
+int stage_parts(int rows, int stages) {
+  constexpr int kLeastRows = 128;
+  return std::clamp(rows / kLeastRows, 1, 2 * stages);
+}
+
 }  // namespace
 
 Runner::Runner(LoadedModel& loaded)
@@ -23,21 +30,22 @@ Runner::Runner(LoadedModel& loaded)
       context_{*loaded.plan.queue, *loaded.arena},
       inputs_(loaded.plan),
       graph_runner_(loaded, context_, inputs_) {
-  context_.communicator = loaded.plan.communicator.get();
+  context_.communicator = loaded.plan.group.get();
+  if (loaded.plan.stage.many()) context_.pipeline = loaded.plan.communicator.get();
 }
 
 Tensor Runner::run(const Batch& batch, const Tensor& sampled) {
-  if (context_.communicator != nullptr) {
-    CHECK(loaded_.plan.ranks.rank == 0, "rank {} runs a batch of its own", loaded_.plan.ranks.rank);
+  if (Communicator* ranks = loaded_.plan.communicator.get(); ranks != nullptr) {
+    CHECK(ranks->rank() == 0, "rank {} runs a batch of its own", ranks->rank());
     message_ = to_message(batch);
-    context_.communicator->broadcast(message_, 0);
+    ranks->broadcast(message_, 0);
   }
   return run_here(batch, sampled);
 }
 
 void Runner::follow() {
   for (;;) {
-    context_.communicator->broadcast(message_, 0);
+    loaded_.plan.communicator->broadcast(message_, 0);
     if (message_.empty()) return;
     run_here(from_message(message_), {});
   }
@@ -48,10 +56,38 @@ Tensor Runner::run_here(const Batch& batch, const Tensor& sampled) {
   loaded_.states->copy_slots(context_, pairs_of(batch.state_copies));
   if (graph_runner_.takes(batch)) return graph_runner_.forward(batch, sampled);
   loaded_.arena->reset();
-  const BatchView view = inputs_.place(context_, batch, sampled);
-  const Tensor result = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  const Tensor result = loaded_.plan.stage.many() ? run_stage(batch, sampled) : forward_here(batch, sampled);
   loaded_.check_files();  // weights on a device were copied there; on the host the step is done
   return result;
+}
+
+Tensor Runner::forward_here(const Batch& batch, const Tensor& sampled) {
+  const BatchView view = inputs_.place(context_, batch, sampled);
+  return loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+}
+
+// The last stage collects the results of all parts before it sends them to rank 0. Rank 0 can therefore hand on all
+// parts before it waits for results.
+Tensor Runner::run_stage(const Batch& batch, const Tensor& sampled) {
+  const LoadPlan& plan = loaded_.plan;
+  const bool generates = plan.task == Task::kGenerate;
+  const auto rows_of = [&](const Batch& b) {
+    return generates ? static_cast<int64_t>(b.sample_rows.size()) : int64_t{b.sequences()};
+  };
+  const bool leads = plan.ranks.rank == 0;  // its stage
+  const bool gives = leads && plan.stage.last(), takes = leads && plan.stage.rank == 0;
+  Tensor results;
+  if (gives || takes) results = context_.arena.take(&kFloat32, {rows_of(batch), plan.shape.width});
+  int64_t done = 0;
+  for (const Batch& part : split(batch, stage_parts(batch.size(), plan.stage.size), !generates)) {
+    Arena::Scope scope(context_.arena);
+    const Tensor result = forward_here(part, sampled);
+    if (gives && rows_of(part) > 0) ops::copy(context_, results.slice_rows(done, rows_of(part)), result);
+    done += rows_of(part);
+  }
+  if (gives) ops::send(context_, 0, results);
+  if (takes) ops::receive(context_, (plan.stage.size - 1) * plan.ranks.size, results);
+  return results;
 }
 
 Tensor Runner::to_host(const Tensor& result) {

@@ -19,7 +19,8 @@ class Runner {
   // Returns the result of the model's forward() for the batch, in device memory, valid until the next call. `sampled`
   // is the output of the previous step's sample, for a batch with from_sample. Throws Error(kCorruptFile) if a file of
   // weights became shorter.
-  // With several ranks, rank 0 calls it, and the others follow().
+  // With several ranks, rank 0 calls it, and the others follow(). In a pipeline, batches of many rows are cut into
+  // parts, so that the stages compute at the same time.
   Tensor run(const Batch& batch, const Tensor& sampled = {});
   // Runs the batches that rank 0 runs, until its model is unloaded. Throws Error if a rank is lost.
   void follow();
@@ -31,6 +32,8 @@ class Runner {
 
  private:
   Tensor run_here(const Batch& batch, const Tensor& sampled);
+  Tensor run_stage(const Batch& batch, const Tensor& sampled);
+  Tensor forward_here(const Batch& batch, const Tensor& sampled);
   Tensor to_host(const Tensor& result);
 
   LoadedModel& loaded_;

@@ -54,6 +54,11 @@ class AltUp final : public AuxiliaryStream {
     return 2 * n * hidden_ + inputs_.floats_kept() + std::max(besides, 3 * hidden_);
   }
 
+  std::vector<Shape> shapes(int64_t tokens) const override {
+    const Shape streams{tokens * spec_.streams, hidden_};
+    return {streams, streams, {tokens, inputs_.floats_kept()}};
+  }
+
   Tensors begin(ops::Ctx& c, const BatchView& batch, const Tensor& x) override {
     const int64_t tokens = x.rows(), n = spec_.streams;
     const Tensor found = c.arena.take(&kFloat32, {tokens * n, hidden_});

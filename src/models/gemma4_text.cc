@@ -27,6 +27,9 @@ class LayerInputs final : public AuxiliaryStream {
   int64_t floats_per_token() const override { return has_inputs_ ? inputs_.floats_kept() + inputs_.floats_taken() : 0; }
   size_t tensors() const override { return 4; }
   bool capturable() const override { return !has_inputs_ || inputs_.capturable(); }
+  std::vector<Shape> shapes(int64_t tokens) const override {
+    return has_inputs_ ? std::vector<Shape>{{tokens, inputs_.floats_kept()}} : std::vector<Shape>{};
+  }
   Tensors begin(ops::Ctx& c, const BatchView& batch, const Tensor& x) override {
     return has_inputs_ ? Tensors{inputs_.of(c, batch, x)} : Tensors{};
   }

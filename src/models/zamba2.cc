@@ -35,6 +35,7 @@ class EmbeddingsBeside final : public AuxiliaryStream {
   explicit EmbeddingsBeside(int hidden) : hidden_(hidden) {}
   int64_t floats_per_token() const override { return 2 * hidden_; }
   size_t tensors() const override { return 1; }
+  std::vector<Shape> shapes(int64_t tokens) const override { return {{tokens, 2 * hidden_}}; }
   Tensors begin(ops::Ctx& c, const BatchView&, const Tensor& x) override {
     const Tensor both = c.arena.take(&kFloat32, {x.rows(), 2 * hidden_});
     ops::copy(c, both.slice_columns(hidden_, hidden_), x);
@@ -213,7 +214,9 @@ void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
   if (kinds.size() != s.layers.size()) {
     config.refuse("layers_block_type", fmt::format("has {} entries for {} layers", kinds.size(), s.layers.size()));
   }
-  const auto shared = std::make_shared<std::map<std::string, std::shared_ptr<const SharedBlock>>>();
+  // By the prefix of the block's tensors, and whether another stage of the pipeline has its weights.
+  using Blocks = std::map<std::pair<std::string, bool>, std::shared_ptr<const SharedBlock>>;
+  const auto shared = std::make_shared<Blocks>();
   std::vector<std::string> homes;  // prefix of each block's tensors: its first layer
   int index = 0;
   for (int i = 0; i < s.depth(); ++i) {
@@ -237,7 +240,7 @@ void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
     layer.names->attention_norm = "";
     layer.mixer = [=, home = homes[index % blocks]](const Weights& w, int hidden) {
       const Weights at(w.context(), home + ".");
-      std::shared_ptr<const SharedBlock>& mine = (*shared)[home];
+      std::shared_ptr<const SharedBlock>& mine = (*shared)[{home, w.context().elsewhere}];
       if (mine == nullptr) mine = std::make_shared<const SharedBlock>(at, block, hidden);
       return std::make_unique<HybridLayer>(w, at, mine, block, mamba, index, hidden);
     };

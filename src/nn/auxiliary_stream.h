@@ -22,6 +22,8 @@ class AuxiliaryStream {
   virtual int64_t floats_per_token() const = 0;
   virtual size_t tensors() const = 0;
   virtual bool capturable() const { return true; }  // see ModelShape::capturable
+  // The fp32 tensors that begin() returns for a step of `tokens` tokens.
+  virtual std::vector<Shape> shapes(int64_t tokens) const = 0;
   // Makes the step's tensors from its embeddings [tokens, hidden].
   virtual Tensors begin(ops::Ctx& c, const BatchView& batch, const Tensor& x) = 0;
   // Change a layer's input and its result in place.

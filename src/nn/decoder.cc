@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "nn/loading/stage.h"
 #include "nn/pooled.h"
 
 namespace sluice {
@@ -122,36 +123,29 @@ class DecoderLm final : public Model {
       for (const RopeSpec& rope : ropes) sum += rope_class(rope, prompt_len);
       return sum;
     };
-    load_tables(context, positions);
     const DecoderNames& names = spec_.names;
     const Weights w(context), body = w / names.body;
-    for (int i = 0; i < spec_.depth(); ++i) {
-      layers_.emplace_back(body / names.layers / std::to_string(i), spec_, spec_.layers[i]);
-      plan_caches(layers_.back(), spec_.layers[i].kv_from);
-    }
+    stage_ = choose_stage(context);
+    load_tables(context);
+    for (const RopeSpec& rope : spec_.ropes) ropes_.emplace_back(rope, positions, context);
+    load_layers(body / names.layers);
     if (spec_.auxiliary_stream) {
       auxiliary_stream_ = spec_.auxiliary_stream(body, spec_);
       shape_.capturable = shape_.capturable && auxiliary_stream_->capturable();
     }
+    const OtherStage of_last(context, !stage_.last());
     if (!names.norm.empty()) norm_ = Norm(body, names.norm, spec_.hidden, spec_.final_norm.value_or(spec_.norm));
     if (context.task != Task::kGenerate) {
       for (const char* tensor : {".weight", ".bias"}) context.used.insert(names.head + tensor);
       return;
     }
-    const bool tied = spec_.tied_head;
-    const std::string embedding = names.body.empty() ? names.embedding : names.body + "." + names.embedding;
-    const Linear::Part head{.name = tied ? embedding : names.head,
-                            .outputs = spec_.vocab,
-                            .unit_rows = spec_.unit_head,
-                            .bias = names.head,
-                            .keep_type = !context.quantize_head};
     if (spec_.embedding_dim > 0) {
       project_out_ = Linear(body, {{"project_out", spec_.embedding_dim}}, spec_.hidden, false);
     }
-    head_ = Linear(w, {head}, embedding_dim(), spec_.head_bias, Linear::Split::share(context.ranks));
+    head_ = load_head(w);
     if (context.lora != nullptr) adapter_floats_ = context.lora->most_inner();
     // some checkpoints store the copy
-    if (tied && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");
+    if (spec_.tied_head && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");
   }
 
   const ModelShape& shape() const override { return shape_; }
@@ -174,10 +168,21 @@ class DecoderLm final : public Model {
     AdapterScope adapters(c, batch, adapter_floats_);
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c, batch));
-    const Tensor x = embed(c, batch);
+    const Tensor x = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.tokens.size()), spec_.hidden});
     AuxiliaryStream::Tensors auxiliary;
-    if (auxiliary_stream_ != nullptr) auxiliary = auxiliary_stream_->begin(c, batch, x);
-    for (int i = 0; i < spec_.depth(); ++i) {
+    if (stage_.first()) {
+      embed(c, batch, x);
+      if (auxiliary_stream_ != nullptr) auxiliary = auxiliary_stream_->begin(c, batch, x);
+    } else {
+      stage_.receive(c, {&x, 1});
+      if (auxiliary_stream_ != nullptr) {
+        for (const Shape& shape : auxiliary_stream_->shapes(x.rows())) {
+          auxiliary.push_back(c.arena.take(&kFloat32, shape));
+        }
+      }
+      stage_.receive(c, auxiliary);
+    }
+    for (int i = stage_.begin(); i < stage_.end(); ++i) {
       const Layer& layer = layers_[i];
       const auto rope = [&](int index) { return ropes.empty() || index < 0 ? nullptr : &ropes[index]; };
       const TokenMixerStep step{.batch = batch,
@@ -189,6 +194,11 @@ class DecoderLm final : public Model {
       if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, auxiliary, x);
       run_layer(c, layer, spec_.layers[i], step, x);
       if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, auxiliary, x);
+    }
+    if (!stage_.last()) {
+      stage_.send(c, {&x, 1});
+      stage_.send(c, auxiliary);
+      return {};
     }
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
@@ -211,20 +221,63 @@ class DecoderLm final : public Model {
            blend.added != 1.0f;
   }
 
-  void plan_caches(Layer& layer, int kv_from) {
+  Linear load_head(const Weights& w) const {
+    const DecoderNames& names = spec_.names;
+    const std::string embedding = names.body.empty() ? names.embedding : names.body + "." + names.embedding;
+    const Linear::Part head{.name = spec_.tied_head ? embedding : names.head,
+                            .outputs = spec_.vocab,
+                            .unit_rows = spec_.unit_head,
+                            .bias = names.head,
+                            .keep_type = !w.context().quantize_head};
+    return Linear(w, {head}, embedding_dim(), spec_.head_bias, Linear::Split::share(w.context().ranks));
+  }
+
+  // Divides the layers by the bytes of their weights, which a decode step has to read. A layer stays with the one whose
+  // keys and values it reads.
+  PipelineStage choose_stage(const LoadContext& context) const {
+    std::vector<int64_t> costs(spec_.layers.size(), 1);
+    std::vector<bool> cuts(spec_.layers.size(), true);
+    if (!context.stage.many()) return PipelineStage(context, costs, 0, cuts);
+    LoadContext counting = counting_copy(context);
+    const Weights w(counting), layers = w / spec_.names.body / spec_.names.layers;
+    const auto counted = [&](auto&& construct) {
+      const size_t before = counting.weight_bytes;
+      construct();
+      return static_cast<int64_t>(counting.weight_bytes - before);
+    };
+    for (int i = 0; i < spec_.depth(); ++i) {
+      costs[i] = counted([&] { Layer(layers / std::to_string(i), spec_, spec_.layers[i]); });
+      if (spec_.layers[i].kv_from < 0) continue;
+      for (int between = spec_.layers[i].kv_from + 1; between <= i; ++between) cuts[between] = false;
+    }
+    const int64_t head = context.task == Task::kGenerate ? counted([&] { load_head(w); }) : 0;
+    return PipelineStage(context, costs, head, cuts);
+  }
+
+  void load_layers(const Weights& w) {
+    for (int i = 0; i < spec_.depth(); ++i) {
+      const OtherStage scope(w.context(), !stage_.holds(i));
+      layers_.emplace_back(w / std::to_string(i), spec_, spec_.layers[i]);
+      plan_caches(layers_.back(), spec_.layers[i].kv_from, stage_.holds(i));
+    }
+  }
+
+  void plan_caches(Layer& layer, int kv_from, bool held) {
     if (layer.mixer == nullptr) return;
     if (kv_from >= 0) layer.kv = layers_[kv_from].kv;
     if (const auto kv = layer.mixer->kv_shape()) {
       layer.kv = static_cast<int>(shape_.kv.size());
       shape_.kv.push_back(*kv);
+      shape_.kv.back().held = held;
     }
     if (const int64_t values = layer.mixer->state_values(); values > 0) {
       layer.state = static_cast<int>(shape_.state.size());
-      shape_.state.push_back(values);
+      shape_.state.push_back(held ? values : 0);
     }
   }
 
-  void load_tables(LoadContext& context, int positions) {
+  void load_tables(LoadContext& context) {
+    const OtherStage of_first(context, !stage_.first());
     const DecoderNames& names = spec_.names;
     const Weights body = Weights(context) / names.body;
     embedding_ = Embedding(body, names.embedding, spec_.vocab, embedding_dim(), /*adapts=*/true);
@@ -248,13 +301,9 @@ class DecoderLm final : public Model {
         position_table_ = Embedding(moved, std::move(memory)).rows_from(spec_.position_offset);
       }
     }
-    for (const RopeSpec& rope : spec_.ropes) {
-      ropes_.emplace_back(rope, positions, context);
-    }
   }
 
-  Tensor embed(ops::Ctx& c, const BatchView& batch) const {
-    const Tensor x = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.tokens.size()), spec_.hidden});
+  void embed(ops::Ctx& c, const BatchView& batch, const Tensor& x) const {
     if (spec_.embedding_dim > 0) {
       Arena::Scope scope(c.arena);
       project_in_.into(c, x, embedding_(c, batch.tokens), false);
@@ -267,7 +316,6 @@ class DecoderLm final : public Model {
       Arena::Scope scope(c.arena);
       ops::add(c, x, position_table_(c, batch.positions));
     }
-    return x;
   }
 
   // x = kept * x + added * scale * post_norm(sublayer(x)); sublayer(out, accumulate) computes out = or += its result.
@@ -364,6 +412,7 @@ class DecoderLm final : public Model {
 
   DecoderSpec spec_;
   ModelShape shape_;
+  PipelineStage stage_;
   Embedding embedding_, position_table_;
   Norm embedding_norm_;
   std::vector<Layer> layers_;
@@ -386,6 +435,7 @@ std::unique_ptr<Model> decoder_lm(DecoderSpec spec, LoadContext& context, int ma
   const int hidden = spec.hidden;
   auto model = std::make_unique<DecoderLm>(std::move(spec), context, max_len);
   if (context.task != Task::kScore) return model;
+  const OtherStage of_last(context, !context.stage.last());
   const DenseSpec score{.name = "score", .outputs = read_labels(context.checkpoint.config), .bias = false};
   return pooled_model(std::move(model), {.pooling = ops::Pooling::kLast, .dense = dense_layers(w, hidden, {score})});
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "nn/loading/stage.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -70,20 +71,19 @@ class Encoder final : public Model {
               .state = {},
               .rope_class = [](int) { return 0; }};
     const Weights body = Weights(context) / spec_.names.body;
-    load_tables(body, max_len > 0 ? max_len : spec_.max_positions);
+    const std::vector<int64_t> costs(spec_.layers.size(), 1);  // layers of one size
+    stage_ = PipelineStage(context, costs, 0, std::vector<bool>(costs.size(), true));
+    load_tables(body);
+    const int positions = max_len > 0 ? max_len : spec_.max_positions;
+    for (const RopeSpec& rope : spec_.ropes) ropes_.emplace_back(rope, positions, context);
     std::vector<float> bias;
     if (!spec_.relative_bias.empty()) {
       const int heads = spec_.attention.heads;
       const Shape shape{spec_.relative_buckets, heads};
       bias = bias_by_distance((body / spec_.relative_bias).vector("weight", shape), spec_.relative_buckets, heads);
     }
-    std::map<std::string, int> blocks;
-    for (const EncoderLayerSpec& layer : spec_.layers) {
-      const auto [found, fresh] = blocks.emplace(layer.name, static_cast<int>(blocks_.size()));
-      if (fresh) blocks_.emplace_back(body / layer.name, spec_, layer, bias);
-      block_of_.push_back(found->second);
-      shape_.kv.push_back(*blocks_[found->second].attention.kv_shape());
-    }
+    load_blocks(body, bias);
+    const OtherStage of_last(context, !stage_.last());
     if (!spec_.names.final_norm.empty()) final_norm_ = Norm(body, spec_.names.final_norm, spec_.hidden, spec_.norm);
   }
 
@@ -102,13 +102,22 @@ class Encoder final : public Model {
   Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache&) override {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c, batch));
-    const Tensor x = embed(c, batch);
-    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+    const Tensor x = c.arena.take(&kFloat32, {batch.size(), spec_.hidden});
+    if (stage_.first()) {
+      embed(c, batch, x);
+    } else {
+      stage_.receive(c, {&x, 1});
+    }
+    for (int i = stage_.begin(); i < stage_.end(); ++i) {
       const EncoderLayerSpec& layer = spec_.layers[i];
       const TokenMixerStep step{
-          .batch = batch, .rope = ropes.empty() ? nullptr : &ropes[layer.rope], .kv = &kv.layer(static_cast<int>(i))};
+          .batch = batch, .rope = ropes.empty() ? nullptr : &ropes[layer.rope], .kv = &kv.layer(i)};
       Arena::Scope scope(c.arena);
       run_block(c, blocks_[block_of_[i]], layer, step, x);
+    }
+    if (!stage_.last()) {
+      stage_.send(c, {&x, 1});
+      return {};
     }
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
@@ -119,7 +128,23 @@ class Encoder final : public Model {
  private:
   int width() const { return spec_.names.projection.empty() ? spec_.hidden : spec_.embedding_width; }
 
-  void load_tables(const Weights& body, int positions) {
+  // Layers of one name share a block, but not with layers of another stage.
+  void load_blocks(const Weights& body, const std::vector<float>& bias) {
+    std::map<std::pair<std::string, bool>, int> blocks;
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      const EncoderLayerSpec& layer = spec_.layers[i];
+      const bool held = stage_.holds(static_cast<int>(i));
+      const OtherStage scope(body.context(), !held);
+      const auto [found, fresh] = blocks.emplace(std::pair(layer.name, held), static_cast<int>(blocks_.size()));
+      if (fresh) blocks_.emplace_back(body / layer.name, spec_, layer, bias);
+      block_of_.push_back(found->second);
+      shape_.kv.push_back(*blocks_[found->second].attention.kv_shape());
+      shape_.kv.back().held = held;
+    }
+  }
+
+  void load_tables(const Weights& body) {
+    const OtherStage of_first(body.context(), !stage_.first());
     const EncoderNames& names = spec_.names;
     words_ = Embedding(body, names.words, spec_.vocab, width());
     if (!names.positions.empty()) {
@@ -129,15 +154,10 @@ class Encoder final : public Model {
     if (spec_.types > 0) types_ = Embedding(body, names.types, spec_.types, width());
     embedding_norm_ = Norm(body, names.embedding_norm, width(), spec_.norm);
     if (!names.projection.empty()) projection_ = Linear(body, {{names.projection, spec_.hidden}}, width(), true);
-    LoadContext& context = body.context();
-    for (const RopeSpec& rope : spec_.ropes) {
-      ropes_.emplace_back(rope, positions, context);
-    }
   }
 
-  Tensor embed(ops::Ctx& c, const BatchView& batch) const {
+  void embed(ops::Ctx& c, const BatchView& batch, const Tensor& x) const {
     const bool projected = !spec_.names.projection.empty();
-    const Tensor x = c.arena.take(&kFloat32, {batch.size(), spec_.hidden});
     Arena::Scope scope(c.arena);
     const Tensor sum = projected ? c.arena.take(&kFloat32, {batch.size(), width()}) : x;
     words_.into(c, sum, batch.tokens);
@@ -149,7 +169,6 @@ class Encoder final : public Model {
     if (!spec_.names.positions.empty()) add(positions_, batch.positions);
     embedding_norm_.in_place(c, sum);
     if (projected) projection_.into(c, x, sum, false);
-    return x;
   }
 
   void run_block(ops::Ctx& c, const Block& block, const EncoderLayerSpec& layer, const TokenMixerStep& step,
@@ -176,6 +195,7 @@ class Encoder final : public Model {
 
   EncoderSpec spec_;
   ModelShape shape_;
+  PipelineStage stage_;
   Embedding words_, positions_, types_;
   Norm embedding_norm_, final_norm_;
   Linear projection_;
@@ -207,6 +227,7 @@ std::unique_ptr<Model> encoder_for_task(EncoderSpec spec, LoadContext& context, 
   context.checkpoint.config.ignore("tie_word_embeddings");  // concerns a head that is not loaded
   std::unique_ptr<Model> body = encoder(std::move(spec), context, max_len);
   if (context.task == Task::kScore) {
+    const OtherStage of_last(context, !context.stage.last());
     head.back().outputs = read_labels(context.checkpoint.config);
     Pooler pooler{.pooling = pooling, .dense = dense_layers(top, hidden, head)};
     body = pooled_model(std::move(body), std::move(pooler));

@@ -41,7 +41,8 @@ class Model {
   virtual size_t activation_bytes(int tokens, int rows) const = 0;
   // Runs a step and returns fp32 in the arena, valid until the arena's next reset. For Task::kGenerate: logits
   // [batch.sample_rows, vocab]. Otherwise: the last layer's output for the sample rows [batch.sample_rows, hidden], or
-  // one vector per sequence [sequences, width] (nn/pooled.h). Writes the step's keys, values and states into the
+  // one vector per sequence [sequences, width] (nn/pooled.h). Returns an empty tensor if a later stage of the pipeline
+  // has the result (nn/loading/stage.h). Writes the step's keys, values and states into the
   // caches. Does not throw; results may be NaN if weights are.
   virtual Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) = 0;
 };

@@ -24,17 +24,17 @@ StackedLinear::StackedLinear(LoadContext& context, DType type, int count, int64_
 }
 
 StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs,
-                             const std::vector<RowRange>& kept_outputs, RowRange kept_inputs) {
+                             const std::vector<RowRange>& kept_outputs, RowRange kept_inputs, RowRange kept) {
   const TensorEntry* entry = (w / name).tensor("weight", {count, outputs, inputs}, Weights::Stored::kAnyWay);
-  int64_t kept = 0;
-  for (const RowRange& range : kept_outputs) kept += range.count;
-  *this = StackedLinear(w.context(), entry != nullptr ? entry->dtype : w.context().dtype, count, kept,
-                        kept_inputs.count, inputs);
+  int64_t rows_of_each = 0;
+  for (const RowRange& range : kept_outputs) rows_of_each += range.count;
+  *this = StackedLinear(w.context(), entry != nullptr ? entry->dtype : w.context().dtype, static_cast<int>(kept.count),
+                        rows_of_each, kept_inputs.count, inputs);
   Buffer memory;
-  for (int i = 0; entry != nullptr && w.context().packs() && i < count; ++i) {
+  for (int i = 0; entry != nullptr && w.context().packs() && i < count_; ++i) {
     int64_t row = 0;
     for (const RowRange& range : kept_outputs) {
-      const int64_t first = i * outputs + range.begin;
+      const int64_t first = (kept.begin + i) * outputs + range.begin;
       for (const Tensor& rows : entry->rows_in_memory(first, range.count, w.context().queue.threads(), memory)) {
         pack(w.context(), i, row, rows.slice_columns(kept_inputs.begin, kept_inputs.count));
         row += rows.rows();

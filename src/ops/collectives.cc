@@ -20,4 +20,16 @@ void all_gather(Ctx& ctx, Tensor out, Tensor x) {
   if (out.shape.elements() > 0) ctx.ops.all_gather(ctx.queue, *ctx.communicator, out, x);
 }
 
+void send(Ctx& ctx, int rank, Tensor x) {
+  CHECK(ctx.pipeline != nullptr, "a message to rank {} without ranks", rank);
+  CHECK(x.dense(), "a message {}", x.shape.str());
+  if (x.shape.elements() > 0) ctx.ops.send(ctx.queue, *ctx.pipeline, rank, x);
+}
+
+void receive(Ctx& ctx, int rank, Tensor x) {
+  CHECK(ctx.pipeline != nullptr, "a message from rank {} without ranks", rank);
+  CHECK(x.dense(), "a message {}", x.shape.str());
+  if (x.shape.elements() > 0) ctx.ops.receive(ctx.queue, *ctx.pipeline, rank, x);
+}
+
 }  // namespace sluice::ops

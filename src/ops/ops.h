@@ -422,6 +422,8 @@ struct OpTable {
   void (*lora_expand)(Queue&, const LoraExpandArgs&) = nullptr;
   void (*all_reduce)(Queue&, Communicator&, Tensor out, Tensor x, bool accumulate) = nullptr;
   void (*all_gather)(Queue&, Communicator&, Tensor out, Tensor x) = nullptr;
+  void (*send)(Queue&, Communicator&, int rank, Tensor x) = nullptr;
+  void (*receive)(Queue&, Communicator&, int rank, Tensor x) = nullptr;
 };
 
 // One slot of OpTable, for code that visits all of them: timing, tests, inspection.
@@ -439,7 +441,7 @@ struct Slot {
   SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) \
   SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route) \
   SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand) \
-  SLOT(all_reduce) SLOT(all_gather)
+  SLOT(all_reduce) SLOT(all_gather) SLOT(send) SLOT(receive)
 // clang-format on
 
 #define SLUICE_SLOT(name) \
@@ -482,7 +484,8 @@ struct Ctx {
   Queue& queue;
   Arena& arena;
   const AdapterRows* adapters = nullptr;  // null: no row has an adapter
-  Communicator* communicator = nullptr;   // the ranks that compute the model together; null: there is one
+  Communicator* communicator = nullptr;   // the ranks that compute each layer together; null: there is one
+  Communicator* pipeline = nullptr;       // all ranks, if they compute different layers; else null
 
   Ctx(Queue& queue, Arena& arena) : ops(queue.device().ops()), queue(queue), arena(arena) {}
   Ctx(const Ops& ops, Queue& queue, Arena& arena) : ops(ops), queue(queue), arena(arena) {}
@@ -566,5 +569,8 @@ void lora_expand(Ctx&, const LoraExpandArgs& args);
 void all_reduce(Ctx&, Tensor out, Tensor x, bool accumulate);
 // out = the columns x of rank 0, 1, ... side by side. A rank has share_of(columns of out) columns (parallel/share.h).
 void all_gather(Ctx&, Tensor out, Tensor x);
+// Copies a dense tensor x to or from another rank of Ctx::pipeline, which makes the opposite call with as many bytes.
+void send(Ctx&, int rank, Tensor x);
+void receive(Ctx&, int rank, Tensor x);
 
 }  // namespace sluice::ops

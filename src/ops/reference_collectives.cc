@@ -106,4 +106,8 @@ void all_gather(Queue& queue, Communicator& ranks, Tensor out, Tensor x) {
   });
 }
 
+void send(Queue&, Communicator& ranks, int rank, Tensor x) { ranks.send(rank, {x.data, x.bytes()}); }
+
+void receive(Queue&, Communicator& ranks, int rank, Tensor x) { ranks.receive(rank, {x.data, x.bytes()}); }
+
 }  // namespace sluice::ops::reference

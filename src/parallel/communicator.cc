@@ -1,5 +1,6 @@
 // Collectives over shared memory. Each rank has a counter of the rounds it has published, and two outboxes that it uses
 // in turn. A rank that writes an outbox again knows from the round between that all ranks have read the old contents.
+// Messages to one rank go through a ring of boxes that belongs to the sender.
 // Waiting ranks spin for a while, because the others follow within microseconds, and then sleep in the kernel (futex).
 #include "parallel/communicator.h"
 
@@ -22,7 +23,7 @@
 namespace sluice {
 namespace {
 
-constexpr uint32_t kMagic = 0x534c5250;  // layout of the region, version 1
+constexpr uint32_t kMagic = 0x534c5251;  // layout of the region, version 2
 constexpr auto kSpin = std::chrono::microseconds(100);
 constexpr long kCheckEveryNs = 100'000'000;  // between two looks at whether a rank that is waited for still exists
 constexpr size_t kMessageBytes = 1024;
@@ -33,6 +34,8 @@ void sleep_on(const std::atomic<uint32_t>& word, uint32_t value) {
   const timespec limit{.tv_sec = 0, .tv_nsec = kCheckEveryNs};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &limit, nullptr, 0);
 }
+
+uint64_t letter_tag(int to, size_t bytes) { return static_cast<uint64_t>(to) << 32 | bytes; }
 
 void wake(const std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
@@ -56,24 +59,42 @@ struct alignas(128) Communicator::Slot {
   uint64_t tags[2] = {};  // of the last two rounds
 };
 
+struct alignas(128) Communicator::Mailbox {
+  std::atomic<uint32_t> sent{0};  // pieces that the rank has written; the receiver sleeps on it
+  std::atomic<uint32_t> receivers{0};
+  std::atomic<uint32_t> received{0};  // pieces that were read; the sender sleeps on it
+  std::atomic<uint32_t> senders{0};
+  uint64_t tags[kLetters] = {};  // receiver and size of each piece
+};
+
 namespace {
 
+constexpr size_t kRanks = Communicator::kMostRanks;
 constexpr size_t kSlotsAt = 4096;  // after the header
-constexpr size_t kBoxesAt = kSlotsAt + size_t{Communicator::kMostRanks} * 128;
+constexpr size_t kMailboxesAt = kSlotsAt + 2 * kRanks * 128;
+constexpr size_t kBoxesAt = kMailboxesAt + kRanks * 256;
 
-size_t region_bytes(int size) { return kBoxesAt + static_cast<size_t>(size) * 2 * Communicator::kOutboxBytes; }
+// Each rank has two outboxes for all ranks, two for its group, and the ring of its messages. Pages that are never
+// touched take no memory.
+constexpr size_t kBoxesOfRank = 4 + Communicator::kLetters;
+
+size_t region_bytes(int size) {
+  return kBoxesAt + static_cast<size_t>(size) * kBoxesOfRank * Communicator::kOutboxBytes;
+}
 
 }  // namespace
 
 std::shared_ptr<SharedRegion> Communicator::make_region(int size) {
-  static_assert(sizeof(Header) <= kSlotsAt && sizeof(Slot) == 128 && std::atomic<uint32_t>::is_always_lock_free);
+  static_assert(sizeof(Header) <= kSlotsAt && sizeof(Slot) == 128 && sizeof(Mailbox) == 256);
+  static_assert(std::atomic<uint32_t>::is_always_lock_free);
   CHECK(size >= 1 && size <= kMostRanks, "{} ranks", size);
   std::shared_ptr<SharedRegion> region = SharedRegion::create(region_bytes(size));
   auto* header = new (region->data()) Header;
   header->magic = kMagic;
   header->size = size;
   header->spins = static_cast<unsigned>(size) <= std::thread::hardware_concurrency() ? 1 : 0;
-  for (int i = 0; i < size; ++i) new (region->data() + kSlotsAt + static_cast<size_t>(i) * sizeof(Slot)) Slot;
+  for (size_t i = 0; i < 2 * kRanks; ++i) new (region->data() + kSlotsAt + i * sizeof(Slot)) Slot;
+  for (size_t i = 0; i < kRanks; ++i) new (region->data() + kMailboxesAt + i * sizeof(Mailbox)) Mailbox;
   return region;
 }
 
@@ -106,21 +127,50 @@ Communicator::Communicator(std::shared_ptr<SharedRegion> region, int rank, bool 
   slot(rank_).state.store(kRunning);
 }
 
+Communicator::Communicator(const Communicator& all, int first, int size)
+    : region_(all.region_),
+      members_(Members::kGroup),
+      first_(first),
+      rank_(all.rank_ - first),
+      size_(size),
+      processes_(all.processes_) {
+  CHECK(all.members_ == Members::kAll && first >= 0 && rank_ >= 0 && rank_ < size && first + size <= all.size_,
+        "ranks {} to {} as a group of rank {}", first, first + size - 1, all.rank_);
+}
+
+std::unique_ptr<Communicator> Communicator::group(int first, int size) const {
+  return std::unique_ptr<Communicator>(new Communicator(*this, first, size));
+}
+
 Communicator::~Communicator() {
+  if (members_ == Members::kGroup) return;
   slot(rank_).state.store(kLeft);
   wake_all();
 }
 
-Communicator::Slot& Communicator::slot(int rank) const {
-  return *reinterpret_cast<Slot*>(region_->data() + kSlotsAt + static_cast<size_t>(rank) * sizeof(Slot));
+int Communicator::ranks_of_all() const { return header().size; }
+
+Communicator::Slot& Communicator::slot_of_all(Members members, int rank) const {
+  const size_t index = static_cast<size_t>(members) * kRanks + static_cast<size_t>(rank);
+  return *reinterpret_cast<Slot*>(region_->data() + kSlotsAt + index * sizeof(Slot));
+}
+
+Communicator::Mailbox& Communicator::mailbox(int rank) const {
+  return *reinterpret_cast<Mailbox*>(region_->data() + kMailboxesAt + static_cast<size_t>(rank) * sizeof(Mailbox));
 }
 
 std::byte* Communicator::box(int rank, uint32_t round) const {
-  const size_t index = 2 * static_cast<size_t>(rank) + (round & 1);
+  const size_t index =
+      kBoxesOfRank * static_cast<size_t>(first_ + rank) + 2 * static_cast<size_t>(members_) + (round & 1);
   return region_->data() + kBoxesAt + index * kOutboxBytes;
 }
 
-bool Communicator::joined(int rank) const { return slot(rank).state.load() != kAbsent; }
+std::byte* Communicator::letter(int rank, uint32_t number) const {
+  const size_t index = kBoxesOfRank * static_cast<size_t>(rank) + 4 + number % kLetters;
+  return region_->data() + kBoxesAt + index * kOutboxBytes;
+}
+
+bool Communicator::joined(int rank) const { return slot_of_all(Members::kAll, first_ + rank).state.load() != kAbsent; }
 
 void Communicator::publish(uint64_t tag) {
   Slot& mine = slot(rank_);
@@ -129,22 +179,21 @@ void Communicator::publish(uint64_t tag) {
   mine.round.store(round_);
   if (mine.waiters.load() != 0) wake(mine.round);
   for (int other = 0; other < size_; ++other) {
-    if (other != rank_) wait_for(other);
+    if (other != rank_) wait_for(other, slot(other).round, slot(other).waiters, round_);
   }
   for (int other = 0; other < size_; ++other) {
     if (slot(other).tags[round_ & 1] == tag) continue;
-    const std::string message = fmt::format("it computes something else than rank {}", rank_);
-    report(other, message);
+    report(first_ + other, fmt::format("it computes something else than rank {}", first_ + rank_));
     throw_lost();
   }
 }
 
-void Communicator::wait_for(int rank) const {
-  Slot& other = slot(rank);
+void Communicator::wait_for(int rank, const std::atomic<uint32_t>& counter, std::atomic<uint32_t>& waiters,
+                            uint32_t value) const {
   uint32_t seen = 0;
   const auto arrived = [&] {
-    seen = other.round.load();  // ordered after the announcement in `waiters`
-    return static_cast<int32_t>(seen - round_) >= 0;
+    seen = counter.load();  // ordered after the announcement in `waiters`
+    return static_cast<int32_t>(seen - value) >= 0;
   };
   if (header().spins != 0) {
     const auto deadline = std::chrono::steady_clock::now() + kSpin;
@@ -155,17 +204,17 @@ void Communicator::wait_for(int rank) const {
       }
     } while (std::chrono::steady_clock::now() < deadline);
   }
-  other.waiters.fetch_add(1);
-  while (!arrived() && header().lost.load() == 0 && !gone(rank)) sleep_on(other.round, seen);
-  other.waiters.fetch_sub(1);
+  waiters.fetch_add(1);
+  while (!arrived() && header().lost.load() == 0 && !gone(first_ + rank)) sleep_on(counter, seen);
+  waiters.fetch_sub(1);
   if (arrived()) return;
-  if (header().lost.load() == 0) report(rank, "its process ended");
+  if (header().lost.load() == 0) report(first_ + rank, "its process ended");
   throw_lost();
 }
 
 bool Communicator::gone(int rank) const {
-  const uint32_t state = slot(rank).state.load();
-  return state == kLeft || (state == kRunning && processes_ && rank != rank_ && !region_->held(rank));
+  const uint32_t state = slot_of_all(Members::kAll, rank).state.load();
+  return state == kLeft || (state == kRunning && processes_ && rank != first_ + rank_ && !region_->held(rank));
 }
 
 void Communicator::report(int rank, std::string_view message) const {
@@ -180,22 +229,59 @@ void Communicator::report(int rank, std::string_view message) const {
 }
 
 void Communicator::wake_all() const {
-  for (int i = 0; i < size_; ++i) wake(slot(i).round);
+  for (int i = 0; i < ranks_of_all(); ++i) {
+    for (const Members members : {Members::kAll, Members::kGroup}) wake(slot_of_all(members, i).round);
+    wake(mailbox(i).sent);
+    wake(mailbox(i).received);
+  }
 }
 
-void Communicator::fail(std::string_view message) { report(rank_, message); }
+void Communicator::fail(std::string_view message) { report(first_ + rank_, message); }
 
 std::optional<std::string> Communicator::lost() const {
-  for (int other = 0; other < size_ && header().lost.load() == 0; ++other) {
-    if (other != rank_ && gone(other)) report(other, "its process ended");
+  for (int other = 0; other < ranks_of_all() && header().lost.load() == 0; ++other) {
+    if (other != first_ + rank_ && gone(other)) report(other, "its process ended");
   }
   const int32_t lost = header().lost.load();
   if (lost == 0) return std::nullopt;
   const std::string_view why = header().written.load() != 0 ? header().message : "its process ended";
-  return fmt::format("rank {} of {} was lost: {}", lost - 1, size_, why);
+  return fmt::format("rank {} of {} was lost: {}", lost - 1, ranks_of_all(), why);
 }
 
 void Communicator::throw_lost() const { throw Error(ErrorCode::kInternal, *lost()); }
+
+void Communicator::send(int to, std::span<const std::byte> message) {
+  CHECK(members_ == Members::kAll && to != rank_ && to >= 0 && to < size_, "a message from rank {} to rank {}", rank_,
+        to);
+  Mailbox& mine = mailbox(rank_);
+  for (size_t begin = 0; begin < message.size(); begin += kOutboxBytes) {
+    const size_t bytes = std::min(kOutboxBytes, message.size() - begin);
+    const uint32_t number = mine.sent.load();
+    wait_for(to, mine.received, mine.senders, number + 1 - kLetters);
+    std::memcpy(letter(rank_, number), message.data() + begin, bytes);
+    mine.tags[number % kLetters] = letter_tag(to, bytes);
+    mine.sent.store(number + 1);
+    if (mine.receivers.load() != 0) wake(mine.sent);
+  }
+}
+
+void Communicator::receive(int from, std::span<std::byte> message) {
+  CHECK(members_ == Members::kAll && from != rank_ && from >= 0 && from < size_, "a message from rank {} to rank {}",
+        from, rank_);
+  Mailbox& other = mailbox(from);
+  for (size_t begin = 0; begin < message.size(); begin += kOutboxBytes) {
+    const size_t bytes = std::min(kOutboxBytes, message.size() - begin);
+    const uint32_t number = other.received.load();
+    wait_for(from, other.sent, other.receivers, number + 1);
+    if (other.tags[number % kLetters] != letter_tag(rank_, bytes)) {
+      report(from, fmt::format("it sends something else than rank {} expects", rank_));
+      throw_lost();
+    }
+    std::memcpy(message.data() + begin, letter(from, number), bytes);
+    other.received.store(number + 1);
+    if (other.senders.load() != 0) wake(other.received);
+  }
+}
 
 void Communicator::barrier() { publish(1); }
 

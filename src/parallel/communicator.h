@@ -6,6 +6,7 @@
 // every other rank that waits for it, within a fraction of a second. The Error names the rank.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,6 +35,10 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
+  // This rank's end of a connection between the ranks first .. first + size - 1 only, this one among them. They are
+  // numbered from 0 in it. A rank has at most one such group, besides the connection to all ranks.
+  std::unique_ptr<Communicator> group(int first, int size) const;
+
   int rank() const { return rank_; }
   int size() const { return size_; }
   int fd() const { return region_->fd(); }
@@ -47,6 +52,12 @@ class Communicator {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all);
   // Replaces `message` by the root's, whatever its size.
   void broadcast(std::vector<std::byte>& message, int root);
+
+  // Messages from one rank to another, which it receives in the order in which they were sent. A sender waits only if
+  // kLetters pieces of kOutboxBytes were not received yet. Both must name the same number of bytes. Not for groups.
+  static constexpr uint32_t kLetters = 16;
+  void send(int to, std::span<const std::byte> message);
+  void receive(int from, std::span<std::byte> message);
 
   // What the collectives are made of. A rank writes up to kOutboxBytes to its outbox. publish() shows them to the other
   // ranks and returns when all have published. Then inbox(r) is what rank r wrote, until the next publish(). `tag` must
@@ -64,19 +75,30 @@ class Communicator {
  private:
   struct Header;
   struct Slot;
+  struct Mailbox;
+  enum class Members : size_t { kAll, kGroup };  // which of a rank's two slots and pairs of outboxes are used
   Communicator(std::shared_ptr<SharedRegion> region, int rank, bool processes);
+  Communicator(const Communicator& all, int first, int size);
   static std::shared_ptr<SharedRegion> make_region(int size);
 
+  // Ranks are numbered as in this connection, unless it says "of all".
   Header& header() const { return *reinterpret_cast<Header*>(region_->data()); }
-  Slot& slot(int rank) const;
+  Slot& slot_of_all(Members members, int rank) const;
+  Slot& slot(int rank) const { return slot_of_all(members_, first_ + rank); }
+  Mailbox& mailbox(int rank) const;
+  std::byte* letter(int rank, uint32_t number) const;
   std::byte* box(int rank, uint32_t round) const;
-  void wait_for(int rank) const;
-  bool gone(int rank) const;
-  void report(int rank, std::string_view message) const;
+  // Waits until `counter`, which `rank` raises, has reached `value`. Throws if the rank is lost before.
+  void wait_for(int rank, const std::atomic<uint32_t>& counter, std::atomic<uint32_t>& waiters, uint32_t value) const;
+  int ranks_of_all() const;
+  bool gone(int rank_of_all) const;
+  void report(int rank_of_all, std::string_view message) const;
   void wake_all() const;
   [[noreturn]] void throw_lost() const;
 
   std::shared_ptr<SharedRegion> region_;  // shared by threads of one process
+  Members members_ = Members::kAll;
+  int first_ = 0;  // number of rank 0 among all
   int rank_;
   int size_;
   bool processes_;

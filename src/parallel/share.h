@@ -20,6 +20,7 @@ struct Ranks {
   int rank = 0;
   int size = 1;
   bool many() const { return size > 1; }
+  bool last() const { return rank == size - 1; }
   Share share(int64_t total) const { return share_of(total, rank, size); }
 };
 

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/asio/any_io_executor.hpp>
 #include <charconv>
 #include <future>
 #include <mutex>
 #include <new>
 
 #include "base/log.h"
+#include "server/event_streams.h"
 
 namespace sluice::server {
 namespace {
@@ -41,7 +43,10 @@ class OfflineReply final : public HttpReply {
     const std::lock_guard lock(mutex_);
     task();
   }
+  void on_written(std::function<void()> callback) override { run(std::move(callback)); }
+  void abort() override {}
   void on_abandoned(std::function<void()>) override {}
+  boost::asio::any_io_executor executor() const override { return {}; }
 
  private:
   std::recursive_mutex mutex_;
@@ -149,9 +154,19 @@ class WaitingCall final : public RunningCall, public std::enable_shared_from_thi
 }  // namespace
 
 Api::Api(std::shared_ptr<Models> models, ApiOptions options)
-    : models_(std::move(models)), options_(options), running_(std::make_shared<RunningGenerations>()) {}
+    : models_(std::move(models)),
+      options_(options),
+      running_(std::make_shared<RunningGenerations>()),
+      events_(shared_->of<EventStreams>()) {}
 
-Api::~Api() { running_->detach_all(); }
+Api::~Api() { detach_all(); }
+
+void Api::look(bool ending) { events_->look(*models_, ending); }
+
+void Api::detach_all() {
+  running_->detach_all();
+  events_->detach_all();
+}
 
 void Api::serve(const PathEndpoints& endpoints, ReadBody read, Caller caller, std::shared_ptr<HttpReply> reply) {
   const auto now = std::chrono::steady_clock::now();
@@ -231,7 +246,8 @@ void Api::run(const Incoming& incoming, const Json& body, ServedModel model) {
             .request_id = incoming.caller.request_id,
             .tenant = incoming.caller.tenant,
             .suffix = incoming.caller.suffix,
-            .query = incoming.caller.query,
+            .method = incoming.caller.method,
+            .target = incoming.caller.target,
             .reply = incoming.reply,
             .running = running_,
             .shared = shared_,
@@ -302,7 +318,8 @@ void Api::serve_http(const PathEndpoints& endpoints, HttpRequest request, Reques
   Caller caller{.request_id = request.id,
                 .tenant = std::move(context.tenant),
                 .suffix = std::move(context.suffix),
-                .query = request.target.substr(std::min(request.target.find('?'), request.target.size())),
+                .method = request.method,
+                .target = request.target,
                 .model = query_value(request.target, "model"),
                 .timeout = {}};
   if (request.count("X-Request-Timeout") > 0) {

@@ -21,6 +21,8 @@
 
 namespace sluice::server {
 
+class EventStreams;
+
 struct ApiOptions {
   bool strict = false;                           // unknown fields are errors
   bool log_requests = false;                     // a line about each request that asks an engine for work
@@ -41,7 +43,7 @@ struct Caller {
   std::string request_id = {};                            // for logs
   std::string tenant = {};                                // prefix-cache blocks are shared within it only
   std::string suffix = {};                                // what the '*' of the endpoint's path stands for
-  std::string query = {};                                 // the target from '?' on, for query_value
+  std::string method = {}, target = {};                   // as sent (HttpRequest)
   std::string model = {};                                 // the query's, for endpoints without a body
   std::optional<std::chrono::milliseconds> timeout = {};  // what the client allows; request_timeout caps it
 };
@@ -65,10 +67,14 @@ class Api {
   ApiResult complete(std::string_view path, const Json& body);
   void complete(std::string_view path, const Json& body, std::function<void(ApiResult)> done);
 
+  // To be called several times a second: sends the events that are due. `ending`: ends the event streams instead, as
+  // the server ends. Throws std::bad_alloc, and is then to be called again.
+  void look(bool ending);
+
   // Ends every running request with the error.
   void abort_all(const ApiError& error) { running_->abort_all(error); }
   // Cancels them and lets go of their replies.
-  void detach_all() { running_->detach_all(); }
+  void detach_all();
 
   // The routes of all endpoints; they call back into the object.
   std::vector<Route> routes();
@@ -98,6 +104,7 @@ class Api {
   const ApiOptions options_;
   const std::shared_ptr<RunningGenerations> running_;
   const std::shared_ptr<SharedState> shared_ = std::make_shared<SharedState>();
+  const std::shared_ptr<EventStreams> events_;  // one of the shared objects
 };
 
 }  // namespace sluice::server

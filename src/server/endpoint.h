@@ -31,7 +31,7 @@ struct Call {
   std::string request_id;            // for logs and for ids of answers
   std::string tenant;                // prefix-cache blocks are shared within it only
   std::string suffix;                // what the '*' of the endpoint's path stands for
-  std::string query;                 // the target from '?' on, for query_value
+  std::string method, target;        // as sent (HttpRequest); empty without HTTP
   std::shared_ptr<HttpReply> reply;  // gets the answer
   std::shared_ptr<RunningGenerations> running;
   std::shared_ptr<SharedState> shared;

@@ -119,18 +119,37 @@ std::string request_id(const HttpRequest* request) {
   return fmt::format("{:016x}{:016x}", random(), random());
 }
 
+HostCheck::HostCheck(const std::string& bound, const std::vector<std::string>& allowed, bool loopback)
+    : loopback_(loopback),
+      bound_(parse_host(bound.find(':') == std::string::npos ? bound : fmt::format("[{}]", bound)).value_or("")),
+      allowed_(read_hosts(allowed)) {}
+
+std::optional<HttpResponse> HostCheck::refuse(const HttpRequest& request) const {
+  const auto header = request.header("Host");
+  if (!header) return std::nullopt;  // HTTP/1.0; the parser refuses later versions without it
+  const auto host = parse_host(*header);
+  if (!host) {
+    HttpResponse response = to_response({.message = "The Host header is malformed."});
+    response.close = true;
+    return response;
+  }
+  const bool local = *host == "localhost" || is_loopback_address(*host) || *host == "[::1]" || *host == bound_;
+  const bool any = contains(allowed_, "*") || (!loopback_ && allowed_.empty());
+  if (local || any || contains(allowed_, *host)) return std::nullopt;
+  return to_response(
+      {.status = 403,
+       .message = fmt::format("This server does not answer to the host '{}'. The option --allowed-hosts can allow it.",
+                              quotable(*host))});
+}
+
 Gate::Gate(const ServerOptions& options, bool loopback, const Router& router)
     : router_(router),
-      loopback_(loopback),
-      bind_host_(
-          parse_host(options.host.find(':') == std::string::npos ? options.host : fmt::format("[{}]", options.host))
-              .value_or("")),
-      allowed_hosts_(read_hosts(options.allowed_hosts)),
+      host_(options.host, options.allowed_hosts, loopback),
       allowed_origins_(read_origins(options.allowed_origins)),
       keys_(collect_api_keys(options)) {}
 
 std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& admission) const {
-  if (auto refused = check_host(request)) return refused;
+  if (auto refused = host_.refuse(request)) return refused;
   const bool preflight = request.method == "OPTIONS" && request.count("Access-Control-Request-Method") > 0;
   if (preflight && allowed_origin(request)) return HttpResponse{.status = 204};  // cors() adds the headers
   Router::Match match = router_.match(request.method, request.path);
@@ -176,24 +195,6 @@ std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& a
   admission.route = match.route;
   admission.context.suffix = std::move(match.suffix);
   return std::nullopt;
-}
-
-std::optional<HttpResponse> Gate::check_host(const HttpRequest& request) const {
-  const auto header = request.header("Host");
-  if (!header) return std::nullopt;  // HTTP/1.0; the parser refuses later versions without it
-  const auto host = parse_host(*header);
-  if (!host) {
-    HttpResponse response = to_response({.message = "The Host header is malformed."});
-    response.close = true;
-    return response;
-  }
-  const bool local = *host == "localhost" || is_loopback_address(*host) || *host == "[::1]" || *host == bind_host_;
-  const bool any = contains(allowed_hosts_, "*") || (!loopback_ && allowed_hosts_.empty());
-  if (local || any || contains(allowed_hosts_, *host)) return std::nullopt;
-  return to_response(
-      {.status = 403,
-       .message = fmt::format("This server does not answer to the host '{}'. The option --allowed-hosts can allow it.",
-                              quotable(*host))});
 }
 
 std::optional<HttpResponse> Gate::check_key(const HttpRequest& request, const Dialect& dialect,

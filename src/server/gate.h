@@ -20,10 +20,25 @@ std::optional<std::string> parse_host(std::string_view header);
 // The client's X-Request-Id if it is [A-Za-z0-9._-]{1,128}, else a new random one.
 std::string request_id(const HttpRequest* request);
 
+// The check of the Host header. A server on a loopback address answers only to local names, to the name that it is
+// bound to and to `allowed` ones, which stops DNS rebinding.
+class HostCheck {
+ public:
+  // bound: the address that the server was told to listen on. "*" in `allowed`: any name. Throws Error when a name is
+  // malformed.
+  HostCheck(const std::string& bound, const std::vector<std::string>& allowed, bool loopback);
+  // The response that refuses the request; nullopt if its Host is right.
+  std::optional<HttpResponse> refuse(const HttpRequest& request) const;
+
+ private:
+  const bool loopback_;
+  const std::string bound_;
+  const std::vector<std::string> allowed_;
+};
+
 class Gate {
  public:
-  // loopback: the server listens on a loopback address. Then Host must be a local name or one of
-  // options.allowed_hosts, which stops DNS rebinding. Throws Error when hosts, origins or keys are malformed.
+  // loopback: the server listens on a loopback address. Throws Error when hosts, origins or keys are malformed.
   Gate(const ServerOptions& options, bool loopback, const Router& router);
 
   struct Admission {
@@ -39,15 +54,13 @@ class Gate {
   bool requires_key() const { return keys_.required(); }
 
  private:
-  std::optional<HttpResponse> check_host(const HttpRequest& request) const;
   std::optional<HttpResponse> check_key(const HttpRequest& request, const Dialect& dialect,
                                         RequestContext& context) const;
   bool allowed_origin(const HttpRequest& request) const;
 
   const Router& router_;
-  const bool loopback_;
-  const std::string bind_host_;
-  const std::vector<std::string> allowed_hosts_, allowed_origins_;  // "*": any
+  const HostCheck host_;
+  const std::vector<std::string> allowed_origins_;  // "*": any
   const ApiKeys keys_;
 };
 

@@ -51,12 +51,15 @@ void append_histogram(std::string& out, const std::string& name, const MetricSam
 
 }  // namespace
 
+std::string exposed_name(const MetricFamily& family) {
+  return family.type == MetricFamily::Type::kCounter ? family.name + "_total" : family.name;
+}
+
 std::string prometheus_text(const std::vector<MetricFamily>& families) {
   constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram"};
   std::string out;
   for (const MetricFamily& family : families) {
-    const bool counter = family.type == MetricFamily::Type::kCounter;
-    const std::string name = counter ? family.name + "_total" : family.name;
+    const std::string name = exposed_name(family);
     out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, escape(family.help, false), name,
                        kTypes[static_cast<int>(family.type)]);
     for (const MetricSample& sample : family.samples) {

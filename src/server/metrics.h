@@ -12,7 +12,10 @@
 
 namespace sluice::server {
 
-// Prometheus text format 0.0.4. Names of counters get the suffix _total; buckets of histograms are cumulative.
+// The name that clients see: counters have the suffix _total.
+std::string exposed_name(const MetricFamily& family);
+
+// Prometheus text format 0.0.4, with exposed names; buckets of histograms are cumulative.
 std::string prometheus_text(const std::vector<MetricFamily>& families);
 
 // Counts requests by route. Thread-safe.

@@ -103,6 +103,13 @@ Json error_response() {
           {"content", {{"application/json", {{"schema", {{"type", "object"}}}}}}}};
 }
 
+constexpr std::string_view kJsonType = "application/json";
+
+std::string_view content_type_of(const Route& route) {
+  if (route.path == "/metrics") return "text/plain";
+  return route.path == "/events" ? "text/event-stream" : kJsonType;
+}
+
 Json operation_of(const Route& route) {
   const PathEndpoints endpoints = endpoints_at(route.method, route.path);
   std::string id = ascii_lower(route.method) + std::string(route.path);
@@ -118,12 +125,11 @@ Json operation_of(const Route& route) {
     out["requestBody"] = {{"required", true},
                           {"content", {{"application/json", {{"schema", body_schema(endpoints)}}}}}};
   }
-  const bool text = route.path == "/metrics";
+  const std::string_view type = content_type_of(route);
+  const Json schema = type == kJsonType ? Json::object() : Json{{"type", "string"}};
   out["responses"] = {{"200",
                        {{"description", "The answer."},
-                        {"content",
-                         {{text ? "text/plain" : "application/json",
-                           {{"schema", text ? Json{{"type", "string"}} : Json::object()}}}}}}},
+                        {"content", Json::object({{std::string(type), Json::object({{"schema", schema}})}})}}},
                       {"default", error_response()}};
   if ((route.flags & Route::kPublic) != 0) out["security"] = Json::array();
   return out;

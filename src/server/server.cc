@@ -266,6 +266,7 @@ struct Server::Impl final : HttpHandler {
       log::error("the engine failed: the server ends");
       shutdown();
     }
+    api.look(draining);
   }
 
   // The end of the server: drain, then abort the requests that are left, then stop.

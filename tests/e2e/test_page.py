@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from serving import Server
+from serving import MODEL, Server
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
@@ -440,8 +440,13 @@ def test_the_load_is_shown(server, visit):
     assert not page.is_visible("#loading")
 
 
+def dashboard(visit, url, **options):
+    return visit(url + "/dashboard", **{"ready": ".state.live", **options})
+
+
 def test_dashboard(server, client, model, visit):
-    page = visit(server.url + "/dashboard", ready=".state.live")
+    asked = []
+    page = dashboard(visit, server.url, before=lambda page: page.on("request", lambda one: asked.append(one.url)))
     before = int(page.inner_text(".tile:has-text('Finished') .value"))
     client.chat.completions.create(model=model, max_tokens=20, messages=[{"role": "user", "content": "Hello"}])
     end = time.monotonic() + 15
@@ -453,3 +458,82 @@ def test_dashboard(server, client, model, visit):
     assert re.search(r"of [1-9]\d+ blocks with 16 tokens", page.inner_text(".tile:has-text('KV blocks')"))
     assert "KV cache" in page.inner_text("#memory") and "MiB" in page.inner_text("#memory")
     assert page.eval_on_selector("#ttft-limit", "s => s.options.length") > 3
+    assert not page.is_visible("#model"), "there is one model"
+    paths = [url.removeprefix(server.url) for url in asked]
+    assert paths.count("/events") == 1 and "/metrics" not in paths, "one stream has all that the page shows"
+
+
+def test_the_dashboard_sends_the_key(visit):
+    with Server("--api-key", "right") as server:
+        page = dashboard(visit, server.url, ready="#key[open]")
+        page.fill("#key-input", "right")
+        page.click("#key-save")
+        page.wait_for_selector(".state.live")
+
+
+def test_the_dashboard_tells_that_the_server_has_gone(visit):
+    with Server() as server:
+        page = dashboard(visit, server.url)
+        server.terminate()
+        assert server.wait() == 0
+        page.wait_for_selector(".state.lost >> text=Disconnected, retrying")
+        page.wait_for_selector(".state.lost >> text=The server cannot be reached.")
+        assert page.locator("figure").count() == 6, "what was seen stays"
+
+
+def test_the_dashboard_connects_again(server, visit):
+    page = dashboard(visit, server.url, ready=".state.lost",
+                     before=lambda page: page.route("**/events", lambda route: route.abort()))
+    assert page.inner_text("#state") == "Disconnected, retrying: The server cannot be reached."
+    page.unroute("**/events")
+    page.wait_for_selector(".state.live")
+    # A stream that ends after one event leaves a gap.
+    one = {"time": time.time(), "models": [{"name": "x", "metrics": {"vllm:num_requests_running": 1}}]}
+    page = dashboard(visit, server.url, ready=".state.lost", before=lambda page: page.route(
+        "**/events", lambda route: route.fulfill(status=200, content_type="text/event-stream",
+                                                 body=f"data: {json.dumps(one)}\n\n")))
+    assert page.inner_text("#state") == "Disconnected, retrying: The server has ended the stream."
+    page.unroute("**/events")
+    page.wait_for_selector(".state.live")
+
+
+SILENT = """() => {
+  const real = window.fetch;
+  window.fetch = (path, options) => path !== "/events" || window.heard ? real(path, options) :
+    Promise.resolve(new Response(new ReadableStream({start(controller) {
+      const one = {time: Date.now() / 1000, models: []};
+      controller.enqueue(new TextEncoder().encode(`data: ${JSON.stringify(one)}\n\n`));
+      options.signal.addEventListener("abort", () => {
+        window.heard = true;
+        controller.error(new DOMException("", "AbortError"));
+      });
+    }})));
+}"""
+
+
+def test_the_dashboard_notices_silence(server, visit):
+    page = dashboard(visit, server.url, before=lambda page: page.add_init_script(f"({SILENT})()"))
+    page.wait_for_selector(".state.lost >> text=Disconnected, retrying: The server sends nothing.")
+    page.wait_for_selector(".state.live")
+    page.wait_for_selector(".tile:has-text('KV blocks')")
+
+
+def test_the_dashboard_shows_one_model_of_several(visit, tmp_path):
+    config = tmp_path / "sluice.yaml"
+    config.write_text(f"models:\n  - model: {MODEL}\n    served-model-name: one\n"
+                      f"  - model: {MODEL}\n    served-model-name: two\n    load: on-demand\n")
+    with Server("--config", str(config), model=None) as server:
+        page = dashboard(visit, server.url)
+        assert "not loaded" in page.inner_text("#memory tr:has-text('two')")
+        server.client().completions.create(model="two", prompt="x", max_tokens=4)
+        page.wait_for_selector("#memory tr:has-text('two') >> text=KV cache")
+        blocks = int(re.search(r"of (\d+) blocks", page.inner_text(".tile:has-text('KV blocks')"))[1])
+        finished = ".tile:has-text('Finished') .value"
+        assert page.inner_text(finished) == "1"
+        page.select_option("#model", "one")
+        assert page.inner_text(finished) == "0"
+        assert int(re.search(r"of (\d+) blocks", page.inner_text(".tile:has-text('KV blocks')"))[1]) < blocks
+        assert page.locator("#memory tr:has-text('two')").count() == 0
+        page.select_option("#model", "two")
+        assert page.inner_text(finished) == "1"
+        assert serious_faults(page) == []

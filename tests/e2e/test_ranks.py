@@ -42,8 +42,16 @@ def wait_until(condition, seconds: float):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("quantization", ["none", "q8_0"])
-def test_greedy_answers_are_exact(goldens, quantization):
+@pytest.mark.parametrize(
+    "ranks, quantization",
+    [
+        (["-tp", "2"], "none"),
+        (["-tp", "2"], "q8_0"),
+        (["-pp", "2"], "none"),
+        (["-tp", "2", "-pp", "2"], "none"),
+    ],
+)
+def test_greedy_answers_are_exact(goldens, ranks, quantization):
     arguments = ["--dtype", "float32", "--threads", "2", "--quantization", quantization]
     rows = goldens if quantization == "none" else goldens[:8]
 
@@ -57,8 +65,8 @@ def test_greedy_answers_are_exact(goldens, quantization):
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             return list(pool.map(ask, rows))
 
-    with Server(*arguments, "--tensor-parallel-size", "2") as server:
-        assert len(ranks_of(server)) == 1
+    with Server(*arguments, *ranks) as server:
+        assert len(ranks_of(server)) == 2 ** (len(ranks) // 2) - 1
         got = answers(server)
     if quantization == "none":
         assert got == [row["greedy_text"] for row in rows]
@@ -67,8 +75,9 @@ def test_greedy_answers_are_exact(goldens, quantization):
             assert got == answers(server)
 
 
-def test_a_lost_rank_ends_requests_with_an_error():
-    with Server("-tp", "2", "--dtype", "float32") as server:
+@pytest.mark.parametrize("kind", ["-tp", "-pp"])
+def test_a_lost_rank_ends_requests_with_an_error(kind):
+    with Server(kind, "2", "--dtype", "float32") as server:
         (pid,) = ranks_of(server).values()
         stream = server.client().completions.create(
             model=server.name, prompt="Once", max_tokens=1500, stream=True, temperature=0, extra_body={"ignore_eos": True}
@@ -124,6 +133,8 @@ def test_ranks_end_when_the_server_is_killed():
         (["--packed-cache", "/tmp/x"], "--packed-cache cannot be used with --tensor-parallel-size 2"),
         (["--numa", "2"], "--numa 2 cannot be used with --tensor-parallel-size 2"),
         (["--tensor-parallel-size", "65"], "65 is out of range (expected 1 to 64)"),
+        (["--pipeline-parallel-size", "0"], "0 is out of range (expected 1 to 64)"),
+        (["--pipeline-parallel-size", "64"], "128 ranks (expected at most 64)"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused(arguments, message):

@@ -382,7 +382,8 @@ std::vector<float> logits_of_ranks(const TempFolder& folder, int ranks, const ch
   options.dtype = "float32";
   options.kv_cache_memory_bytes = 16 << 20;
   options.max_num_seqs = 64;
-  RankThreads group(options, ranks);
+  options.tensor_parallel_size = ranks;
+  RankThreads group(options);
   std::vector<float> values;
   for_each_logits(group.runner(), group.plan(), options.block_size, some_ids(), 16,
                   [&](int, std::span<const float> row) { values.insert(values.end(), row.begin(), row.end()); });

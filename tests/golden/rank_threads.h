@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/ranks.h"
 #include "engine/runner.h"
 #include "parallel/communicator.h"
 
@@ -14,8 +15,8 @@ namespace sluice {
 class RankThreads {
  public:
   // Throws what loading on rank 0 throws.
-  RankThreads(EngineOptions options, int ranks) {
-    options.tensor_parallel_size = ranks;
+  explicit RankThreads(const EngineOptions& options) {
+    const int ranks = ranks_of(options);
     std::vector<std::unique_ptr<Communicator>> ends = Communicator::of_threads(ranks);
     mine_ = std::move(ends[0]);
     for (int rank = 1; rank < ranks; ++rank) {

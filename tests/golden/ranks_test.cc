@@ -1,6 +1,6 @@
-// Compares every architecture of tests/goldens/arch with Hugging Face transformers when 2 and 4 ranks compute it
-// together: logits in one piece, in chunks of five, and greedy tokens. Prints a table of the errors at the end, and the
-// share of the weights that a rank holds.
+// Compares every architecture of tests/goldens/arch with Hugging Face transformers when several ranks compute it: they
+// divide each layer, or are the stages of a pipeline, or both. Checks logits in one piece, in chunks of five, and
+// greedy tokens. Prints a table of the errors at the end, and the share of the weights that rank 0 holds.
 #include <gtest/gtest.h>
 
 #include <fmt/core.h>
@@ -15,48 +15,85 @@
 namespace sluice::ranks_test {
 namespace {
 
+// How many ranks divide each layer, and how many stages the layers.
+struct Way {
+  int tensor = 1, pipeline = 1;
+  bool experts = false;  // ranks have whole experts
+  std::string str() const { return fmt::format("{}x{}{}", tensor, pipeline, experts ? "e" : ""); }
+};
+
+constexpr Way kWays[] = {{2, 1}, {4, 1}, {1, 2}, {2, 2}, {2, 1, true}};
+
 class Table : public ::testing::Environment {
  public:
   struct Row {
     double error = 0, share = 0;
   };
-  Row& row(const std::string& name, int ranks) { return rows_[name][ranks]; }
+  Row& row(const std::string& name, const Way& way) { return rows_[name][way.str()]; }
   void TearDown() override {
     if (rows_.empty()) return;
-    fmt::print("{:<24}{:>12}{:>12}{:>12}{:>12}", "ranks", "2: error", "weights", "4: error", "weights");
+    fmt::print("{:<24}", "ranks x stages");
+    for (const Way& way : kWays) fmt::print("{:>5}: error weights", way.str());
     int passed = 0;
     for (auto& [name, ways] : rows_) {
       fmt::print("\n{:<24}", name);
-      for (const int ranks : {2, 4}) fmt::print("{:>12.1e}{:>11.0f}%", ways[ranks].error, 100 * ways[ranks].share);
-      passed += std::max(ways[2].error, ways[4].error) <= kTolerance ? 1 : 0;
+      double most = 0;
+      for (const Way& way : kWays) {
+        const Row& row = ways[way.str()];
+        fmt::print("{:>12.1e}{:>7.0f}%", row.error, 100 * row.share);
+        most = std::max(most, row.error);
+      }
+      passed += most <= kTolerance ? 1 : 0;
     }
     fmt::print("\n{} of {} architectures within {:.0e}\n", passed, rows_.size(), kTolerance);
   }
 
  private:
-  std::map<std::string, std::map<int, Row>> rows_;
+  std::map<std::string, std::map<std::string, Row>> rows_;
 };
 
 Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // owned by gtest
 
-class RanksOfArch : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+class RanksOfArch : public ::testing::TestWithParam<std::tuple<std::string, Way>> {};
 
 size_t weight_bytes(const EngineOptions& options) {
   ThreadPool pool(1);
   return plan_load(options, pool).weight_bytes;
 }
 
+std::vector<float> all_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> ids) {
+  std::vector<float> all;
+  for_each_logits(runner, plan, block_size, ids, 64,
+                  [&](int, std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); });
+  return all;
+}
+
+// Stages compute the same sums in the same order as one process.
+void expect_bits_of_one_process(RankThreads& group, EngineOptions options, std::span<const int32_t> ids) {
+  const std::vector<float> got = all_logits(group.runner(), group.plan(), options.block_size, ids);
+  options.pipeline_parallel_size = 1;
+  ThreadPool pool(1);
+  LoadedModel alone = load_model(options, pool);
+  Runner runner(alone);
+  EXPECT_EQ(got, all_logits(runner, alone.plan, options.block_size, ids)) << "bits of one process";
+}
+
 TEST_P(RanksOfArch, LogitsAndGreedyTokens) {
-  const auto& [name, ranks] = GetParam();
+  const auto& [name, way] = GetParam();
   const ArchGolden golden(name);
   EngineOptions options;
   options.model = golden.checkpoint();
   options.dtype = "float32";
   options.kv_cache_memory_bytes = 16 << 20;
   options.max_num_seqs = 64;
-  RankThreads group(options, ranks);
-  Table::Row& noted = table.row(name, ranks);
-  noted.share = static_cast<double>(group.plan().weight_bytes) / static_cast<double>(weight_bytes(options));
+  Table::Row& noted = table.row(name, way);
+  const size_t whole = weight_bytes(options);
+  options.tensor_parallel_size = way.tensor;
+  options.pipeline_parallel_size = way.pipeline;
+  options.enable_expert_parallel = way.experts;
+  RankThreads group(options);
+  noted.share = static_cast<double>(group.plan().weight_bytes) / static_cast<double>(whole);
+  if (way.tensor == 1) expect_bits_of_one_process(group, options, golden.ids("ids_1"));
   const auto check = [&](const std::string& index, int chunk) {
     const Tensor want = golden.logits("logits_" + index);
     for_each_logits(group.runner(), group.plan(), options.block_size, golden.ids("ids_" + index), chunk,
@@ -102,6 +139,39 @@ TEST(Ranks, HoldTheirPartOfTheModel) {
   EXPECT_EQ(plan_load(options, pool).shape.kv.at(0).kv_heads, 1);
 }
 
+// A stage plans for its layers, and the last one for the head.
+TEST(Ranks, StagesHoldTheirLayers) {
+  EngineOptions options;
+  options.model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 16 << 20;
+  ThreadPool pool(1);
+  const LoadPlan whole = plan_load(options, pool);
+  options.pipeline_parallel_size = 2;
+  const LoadPlan first = plan_load(options, pool);
+  EXPECT_EQ(first.shape.kv.size(), whole.shape.kv.size());
+  EXPECT_EQ(first.parameters, whole.parameters);
+  EXPECT_LT(first.weight_bytes, whole.weight_bytes);
+  EXPECT_LT(first.kv.block_bytes(), whole.kv.block_bytes());
+  options.pipeline_parallel_size = 64;
+  try {
+    plan_load(options, pool);
+    FAIL() << "64 stages";
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()), fmt::format("--pipeline-parallel-size 64: the {0} layers of this model can be "
+                                                 "divided into at most {0} stages",
+                                                 whole.shape.kv.size()));
+  }
+  options.tensor_parallel_size = 2;
+  try {
+    plan_load(options, pool);
+    FAIL() << "128 ranks";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "--tensor-parallel-size 2 with --pipeline-parallel-size 64: 128 ranks (expected at most 64)");
+  }
+}
+
 TEST(Ranks, RefuseWhatTheyCannotDo) {
   const auto error = [](auto&& change) -> std::string {
     EngineOptions options;
@@ -125,11 +195,9 @@ TEST(Ranks, RefuseWhatTheyCannotDo) {
   EXPECT_TRUE(error([](EngineOptions&) {}).starts_with("--tensor-parallel-size: only the sluice program"));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RanksOfArch,
-                         ::testing::Combine(::testing::ValuesIn(golden_names(arch_goldens())), ::testing::Values(2, 4)),
-                         [](const auto& info) {
-                           return test_name(std::get<0>(info.param), std::to_string(std::get<1>(info.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, RanksOfArch, ::testing::Combine(::testing::ValuesIn(golden_names(arch_goldens())), ::testing::ValuesIn(kWays)),
+    [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param).str()); });
 
 }  // namespace
 }  // namespace sluice::ranks_test

@@ -24,7 +24,7 @@ void on_ranks(const Backend& backend, int size, int threads, F&& body) {
       const std::unique_ptr<Queue> queue = backend.open(0).make_queue(pool);
       Arena arena(0);
       Ctx ctx(*queue, arena);
-      ctx.communicator = mine.get();
+      ctx.communicator = ctx.pipeline = mine.get();
       body(Rank{*mine, ctx});
     });
   }
@@ -95,6 +95,26 @@ TEST(Collectives, AllGatherPutsColumnsSideBySide) {
         }
       });
     }
+  }
+}
+
+// Each rank sends to the next one; the last one answers the first.
+TEST(Collectives, MessagesGoToOneRank) {
+  for (const Backend* backend : backends()) {
+    on_ranks(*backend, 3, 1, [&](const Rank& rank) {
+      const int mine = rank.communicator.rank(), next = (mine + 1) % 3, previous = (mine + 2) % 3;
+      for (const auto& [rows, columns, gap] : kSizes) {
+        Owned out(&kFloat32, {rows, columns}, 0);
+        if (mine == 0) send(rank.ctx, next, matrix_of(0, rows, columns, 0));
+        receive(rank.ctx, previous, out);
+        for (int64_t i = 0; i < rows; ++i) {
+          ASSERT_TRUE(same_bits(out.row(i), matrix_of(0, rows, columns, 0).row(i), columns)) << columns;
+        }
+        if (mine != 0) send(rank.ctx, next, out);
+      }
+      send(rank.ctx, next, Owned(&kFloat32, {0, 5}));  // nothing
+      receive(rank.ctx, previous, Owned(&kFloat32, {0, 5}));
+    });
   }
 }
 

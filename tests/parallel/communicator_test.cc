@@ -253,6 +253,88 @@ TEST(Communicator, ARankCanSayWhyItEnds) {
   }
 }
 
+// Two groups sum at the same time as messages go between them, and all ranks meet now and then.
+void groups_and_messages(Communicator& c) {
+  const int first = c.rank() / 2 * 2, peer = (c.rank() + 2) % 4;
+  const std::unique_ptr<Communicator> group = c.group(first, 2);
+  EXPECT_EQ(group->rank(), c.rank() - first);
+  EXPECT_EQ(group->size(), 2);
+  std::mt19937 random(13);  // equal on all ranks
+  for (int round = 0; round < 200; ++round) {
+    const size_t size = random() % 3000;
+    std::vector<float> sum = values_of(c.rank(), round, size), want = values_of(first, round, size);
+    group->all_reduce_sum(sum);
+    const std::vector<float> second = values_of(first + 1, round, size);
+    for (size_t i = 0; i < size; ++i) want[i] += second[i];
+    ASSERT_TRUE(same_bytes(sum.data(), want.data(), size * sizeof(float))) << "round " << round;
+    c.send(peer, std::as_bytes(std::span(sum)));
+    std::vector<float> other(size), expected = values_of(peer / 2 * 2, round, size);
+    c.receive(peer, std::as_writable_bytes(std::span(other)));
+    const std::vector<float> more = values_of(peer / 2 * 2 + 1, round, size);
+    for (size_t i = 0; i < size; ++i) expected[i] += more[i];
+    ASSERT_TRUE(same_bytes(other.data(), expected.data(), size * sizeof(float))) << "round " << round;
+    if (round % 20 == 0) c.barrier();
+  }
+}
+
+TEST(Communicator, GroupsAndMessages) {
+  on_processes(4, groups_and_messages);
+  on_threads(4, groups_and_messages);
+}
+
+// A sender may be ahead of its receiver by kLetters pieces.
+TEST(Communicator, MessagesWaitInARing) {
+  on_processes(2, [](Communicator& c) {
+    const size_t size = Communicator::kLetters * Communicator::kOutboxBytes;
+    std::vector<std::byte> message(size);
+    for (size_t i = 0; i < size; ++i) message[i] = static_cast<std::byte>(i % 241);
+    if (c.rank() == 0) c.send(1, message);
+    c.barrier();  // nothing was received yet
+    for (int more = 0; more < 3; ++more) {
+      std::vector<std::byte> got(size);
+      if (c.rank() == 1) {
+        c.receive(0, got);
+        ASSERT_TRUE(got == message) << more;
+      } else if (more < 2) {
+        c.send(1, message);
+      }
+    }
+  });
+}
+
+TEST(Communicator, AnUnexpectedMessageIsAnError) {
+  on_threads(2, [](Communicator& c) {
+    std::vector<std::byte> message(c.rank() == 0 ? 8 : 9);
+    if (c.rank() == 0) return c.send(1, message);
+    try {
+      c.receive(0, message);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "rank 0 of 2 was lost: it sends something else than rank 1 expects");
+    }
+  });
+}
+
+TEST(Communicator, ARankThatWaitsForAMessageNoticesALoss) {
+  const std::unique_ptr<Communicator> leader = Communicator::create(3);
+  Processes processes(*leader, [](Communicator& c) {
+    if (c.rank() == 1) ::pause();
+    std::vector<std::byte> message(1);
+    try {
+      c.receive(0, message);  // which itself waits for rank 1
+    } catch (const Error& error) {
+      if (std::string_view(error.what()).find("rank 1 of 3") != std::string_view::npos) ::_exit(42);
+    }
+  });
+  while (!leader->joined(1) || !leader->joined(2)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto begin = Clock::now();
+  processes.kill(1);
+  std::vector<std::byte> message(1);
+  EXPECT_THROW(leader->receive(1, message), Error);
+  EXPECT_EQ(processes.join(2), 42);
+  EXPECT_LT(seconds_since(begin), 2.0);
+}
+
 TEST(Communicator, RanksThatCallDifferentCollectivesAreAnError) {
   on_threads(2, [](Communicator& c) {
     std::vector<float> values(static_cast<size_t>(c.rank() + 1));

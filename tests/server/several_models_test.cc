@@ -172,6 +172,38 @@ TEST_F(SeveralModelsTest, EachEngineHasItsMetrics) {
   EXPECT_EQ(get("/slots").json().size(), 0u);
 }
 
+TEST_F(SeveralModelsTest, EventsTellOfEachModelAndKeepNoneLoaded) {
+  serve();
+  EXPECT_EQ(complete("one").status, 200);
+  TestClient client(port);
+  client.send(get_text("/events?interval_ms=100"));
+  client.read_until("\r\n\r\n");
+  const auto next = [&] {
+    client.read_until("data: ");
+    std::map<std::string, Json> models;
+    const Json event = parse_json(client.read_until("\n"));
+    for (const Json& model : event["models"]) models[model["name"].get<std::string>()] = model["metrics"];
+    return models;
+  };
+  auto models = next();
+  ASSERT_EQ(models.size(), 3u);
+  EXPECT_EQ(models.at("one")["sluice:model_loaded"], 1);
+  EXPECT_EQ(models.at("one")["sluice:model_loads_total"], 1);
+  EXPECT_EQ(models.at("one")["vllm:prompt_tokens_total"], 7);
+  EXPECT_EQ(models.at("two"), Json({{"sluice:model_loaded", 0},
+                                    {"sluice:model_loads_total", 0},
+                                    {"sluice:model_load_failures_total", 0},
+                                    {"sluice:model_load_seconds", 0},
+                                    {"sluice:requests_waiting_for_model", 0}}));
+  EXPECT_EQ(complete("two").status, 200);
+  for (int i = 0; i < 20 && models.at("two")["sluice:model_loaded"] == 0; ++i) models = next();
+  EXPECT_EQ(models.at("two")["vllm:num_requests_running"], 0);
+  EXPECT_EQ(post("/api/generate", R"({"model":"one","keep_alive":0})").json()["done_reason"], "unload");
+  EXPECT_TRUE(eventually([&] { return !is_loaded(0); })) << "a stream does not hold the engine";
+  for (int i = 0; i < 20 && models.at("one")["sluice:model_loaded"] == 1; ++i) models = next();
+  EXPECT_FALSE(models.at("one").contains("vllm:prompt_tokens_total"));
+}
+
 TEST_F(SeveralModelsTest, KeepAliveUnloads) {
   serve();
   const Json loaded = post("/api/generate", R"({"model":"one"})").json();

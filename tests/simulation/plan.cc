@@ -114,6 +114,7 @@ Plan make_plan(uint64_t seed) {
   if (draw.chance(30)) plan.weather.no_call = draw.integer(1, draw.chance(50) ? 100 : 5000);
   // Idle sockets would wait to be accepted for long, and so would all others.
   if (plan.idle > 0) plan.weather.no_descriptor = plan.weather.no_call = 0;
+  if (draw.chance(40)) plan.watchers = draw.integer(1, 3);
   return plan;
 }
 
@@ -123,16 +124,16 @@ std::string describe(const Plan& p) {
   const Weather& w = p.weather;
   return fmt::format(
       "context {}, sequences {}, step {}, queue {}, cache {} B, prefixes {}, {}; step {} us, token {} us; I/O threads "
-      "{}, workers {}, connections {} ({} per address), body {} of {}; clients: honest {}, leavers {}, slow {}, "
-      "garbage "
-      "{}, uploads {}, idle {}, bombs {}; preempt {}, late {} by {} ms, spurious {}, short {}, no descriptor {}, no "
+      "{}, workers {}, connections {} ({} per address), body {} of {}; clients: honest {}, watchers {}, leavers {}, "
+      "slow {}, garbage {}, uploads {}, idle {}, bombs {}; preempt {}, late {} by {} ms, spurious {}, short {}, no "
+      "descriptor {}, no "
       "memory {}, no call {}, event {} ns; early end {}; patience {:.1f} s",
       e.max_model_len, e.max_num_seqs, e.max_num_batched_tokens, e.max_num_queued_reqs, e.kv_cache_memory_bytes,
       e.enable_prefix_caching, e.scheduling_policy, p.pace.per_step / kMicrosecond, p.pace.per_token / kMicrosecond,
       s.io_threads, s.worker_threads, s.max_connections, s.max_connections_per_address, s.max_body_bytes,
-      s.max_total_body_bytes, p.honest, p.leavers, p.slow, p.garbage, p.uploads, p.idle, p.bombs, w.preempt, w.late,
-      w.lateness / kMillisecond, w.spurious, w.short_transfer, w.no_descriptor, w.no_memory, w.no_call, w.event_cost,
-      p.shuts_down_early, static_cast<double>(p.patience()) * 1e-9);
+      s.max_total_body_bytes, p.honest, p.watchers, p.leavers, p.slow, p.garbage, p.uploads, p.idle, p.bombs, w.preempt,
+      w.late, w.lateness / kMillisecond, w.spurious, w.short_transfer, w.no_descriptor, w.no_memory, w.no_call,
+      w.event_cost, p.shuts_down_early, static_cast<double>(p.patience()) * 1e-9);
 }
 
 }  // namespace sluice::simulation

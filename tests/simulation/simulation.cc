@@ -94,6 +94,7 @@ class Run {
     std::vector<std::thread> clients;
     const Plan& plan = world_.plan;
     add(clients, plan.honest, honest_client);
+    add(clients, plan.watchers, watching_client);
     add(clients, plan.leavers, leaving_client);
     add(clients, plan.slow, slow_client);
     add(clients, plan.garbage, garbage_client);
@@ -202,7 +203,7 @@ void warm_up() {
   constexpr uint64_t kSeed = 0, kEvents = 20'000;
   Plan plan = make_plan(kSeed);
   plan.weather = {};
-  plan.honest = plan.leavers = plan.slow = plan.garbage = plan.bombs = 2;
+  plan.honest = plan.watchers = plan.leavers = plan.slow = plan.garbage = plan.bombs = 2;
   plan.uploads = plan.idle = 0;
   plan.shuts_down_early = false;
   machine().start(kSeed, {});

@@ -55,6 +55,7 @@ struct World {
 
 // The clients' threads. Each returns when the world is over.
 void honest_client(World& world, int number);
+void watching_client(World& world, int number);  // follows the stream of events
 void leaving_client(World& world, int number);
 void slow_client(World& world, int number);
 void garbage_client(World& world, int number);

@@ -120,8 +120,10 @@ int measure_ops(Arguments a) {
     throw Error(ErrorCode::kInvalidRequest,
                 fmt::format("backend '{}' does not support timing ops one by one", backend.name));
   }
-  if (a.engine.tensor_parallel_size > 1) {
-    throw Error(ErrorCode::kInvalidRequest, "--tensor-parallel-size: the ops of one process are timed (expected 1)");
+  for (const auto& [option, size] : {std::pair{"tensor-parallel-size", a.engine.tensor_parallel_size},
+                                     {"pipeline-parallel-size", a.engine.pipeline_parallel_size}}) {
+    if (size == 1) continue;
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("--{}: the ops of one process are timed (expected 1)", option));
   }
   ThreadPool pool(a.engine.threads);
   if (pool.threads() == 1) kernels::use_cpu_time();

@@ -332,7 +332,9 @@ constexpr ops::OpTable op_table() {
                      .lora_shrink = lora_op<arithmetic, lora_shrink, ops::LoraShrinkArgs>,
                      .lora_expand = lora_op<arithmetic, lora_expand, ops::LoraExpandArgs>,
                      .all_reduce = [](ops::Queue&, Communicator&, Tensor, Tensor, bool) { refuse_collectives(); },
-                     .all_gather = [](ops::Queue&, Communicator&, Tensor, Tensor) { refuse_collectives(); }};
+                     .all_gather = [](ops::Queue&, Communicator&, Tensor, Tensor) { refuse_collectives(); },
+                     .send = [](ops::Queue&, Communicator&, int, Tensor) { refuse_collectives(); },
+                     .receive = [](ops::Queue&, Communicator&, int, Tensor) { refuse_collectives(); }};
 #define SLUICE_FILL(name) table.name = PlainOp<name, ops::SlotFunction<&ops::OpTable::name>>::call;
   SLUICE_CUDA_PLAIN_SLOTS(SLUICE_FILL)
 #undef SLUICE_FILL

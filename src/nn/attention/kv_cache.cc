@@ -85,9 +85,18 @@ int64_t choose_places(const Kinds& kinds, int longest) {
 
 }  // namespace
 
+bool KvLayout::held(size_t place) const {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].place == static_cast<int>(place) && shapes[i].held) return true;
+  }
+  return false;
+}
+
 size_t KvLayout::block_bytes() const {
   size_t sum = 0;
-  for (const Place& place : places) sum += bytes_of(dtype, place.k) + bytes_of(dtype, place.v);
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (held(i)) sum += bytes_of(dtype, places[i].k) + bytes_of(dtype, places[i].v);
+  }
   for (const Scales& of : scales()) sum += bytes_of(&kFloat32, of.count);
   return sum;
 }
@@ -101,6 +110,7 @@ KvLayout::Scales KvLayout::scales_of(size_t layer, bool values) const {
 std::set<KvLayout::Scales> KvLayout::scales() const {
   std::set<Scales> all;
   for (size_t i = 0; dtype == &kInt8 && i < layers.size(); ++i) {
+    if (!shapes[i].held) continue;
     all.insert(scales_of(i, false));
     if (shapes[i].value_dim > 0) all.insert(scales_of(i, true));
   }
@@ -172,7 +182,8 @@ KvCache::KvCache(const KvLayout& layout, int blocks, Memory& memory)
     at += align(region.bytes());
     return regions_.emplace_back(region);
   };
-  for (const KvLayout::Place& place : layout.places) {
+  for (size_t i = 0; i < layout.places.size(); ++i) {
+    const KvLayout::Place place = layout.held(i) ? layout.places[i] : KvLayout::Place{};
     for (const int64_t elements : {place.k, place.v}) take(layout.dtype, elements);
   }
   std::map<KvLayout::Scales, Tensor> scales;
@@ -181,6 +192,10 @@ KvCache::KvCache(const KvLayout& layout, int blocks, Memory& memory)
   for (size_t i = 0; i < layout.layers.size(); ++i) {
     const KvLayout::Layer& where = layout.layers[i];
     const KvShape& shape = layout.shapes[i];
+    if (!shape.held) {
+      layers_.push_back({.k = {}, .v = {}, .group = where.group});
+      continue;
+    }
     const int64_t parts = layout.groups[where.group].ids_per_block;
     const auto tensor = [&](const Tensor& region, int dim, bool values) {
       const size_t part = bytes_of(layout.dtype, region.shape[1] / parts);

@@ -17,6 +17,7 @@ struct KvShape {
   int head_dim = 0;
   int value_dim = 0;  // 0: values are columns of the keys and take no memory
   int window = 0;     // > 0: a token never reads positions this many tokens or more before it
+  bool held = true;   // false: another stage of the pipeline computes the layer, so it has no memory here
 };
 
 // How the layers of a model share blocks. A block of the pool has a number of places. Each place has room for the keys
@@ -54,7 +55,8 @@ struct KvLayout {
   Scales scales_of(size_t layer, bool values) const;
   std::set<Scales> scales() const;  // empty unless the cache is int8
 
-  size_t block_bytes() const;
+  bool held(size_t place) const;  // whether any layer of the place has memory here
+  size_t block_bytes() const;     // only of what is held; 0 if nothing is
 };
 
 // All layers are one group, and every layer has its own place.

@@ -25,15 +25,18 @@ struct LoadContext {
   const Checkpoint& checkpoint;
   ops::Queue& queue;  // packs the weights; the model runs on its device
   const ops::Ops& ops = queue.device().ops();
-  DType dtype = nullptr;                              // type in which matrices of plain types are stored and multiplied
-  DType quantization = nullptr;                       // block format in which they are stored instead; may be null
-  bool quantize_head = false;                         // also quantizes the output head
-  bool fp8_activations = false;                       // inputs of fp8_e4m3 matrices may be rounded to 8-bit floats
-  Task task = Task::kGenerate;                        // what the model is for; see Model::forward
-  bool dry = false;                                   // plan only
-  bool keep_types = false;                            // plain types also stay as they are in the checkpoint
-  Ranks ranks{};                                      // which part of the model this process holds (nn/loading/split.h)
-  Memory& memory = queue.device().memory();           // where weights go
+  DType dtype = nullptr;                     // type in which matrices of plain types are stored and multiplied
+  DType quantization = nullptr;              // block format in which they are stored instead; may be null
+  bool quantize_head = false;                // also quantizes the output head
+  bool fp8_activations = false;              // inputs of fp8_e4m3 matrices may be rounded to 8-bit floats
+  Task task = Task::kGenerate;               // what the model is for; see Model::forward
+  bool dry = false;                          // plan only
+  bool elsewhere = false;                    // the weights belong to another stage (nn/loading/stage.h)
+  bool keep_types = false;                   // plain types also stay as they are in the checkpoint
+  Ranks ranks{};                             // which part of each layer this process holds (nn/loading/split.h)
+  bool expert_parallel = false;              // ranks have whole experts instead of a part of each
+  Ranks stage{};                             // which layers this process holds (nn/loading/stage.h)
+  Memory& memory = queue.device().memory();  // where weights go
   std::function<void(size_t done_bytes)> progress{};  // called after each tensor; may be null
   std::shared_ptr<PackedFile> packed{};  // file for packed matrices, to write or already filled; null: pack into memory
 

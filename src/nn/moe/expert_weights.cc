@@ -29,13 +29,15 @@ Tensor alternate_rows(const Tensor& matrix, int64_t first) {
 
 class Loader {
  public:
-  Loader(const Weights& w, const MoeSpec& spec, int hidden, RowRange part, StackedLinear& in, StackedLinear& out)
+  Loader(const Weights& w, const MoeSpec& spec, int hidden, const ExpertPart& part, StackedLinear& in,
+         StackedLinear& out)
       : w_(w),
         context_(w.context()),
         spec_(spec),
         hidden_(hidden),
         inner_(spec.inner),
-        part_(part),
+        experts_(part.experts),
+        part_(part.inner),
         in_(in),
         out_(out) {}
 
@@ -48,9 +50,10 @@ class Loader {
       const auto pack = [&](StackedLinear& into, int64_t row, const std::string& name, const Shape& shape,
                             RowRange rows, RowRange columns) {
         const TensorEntry* entry = (here / name).tensor("weight", shape, Weights::Stored::kAnyWay);
-        if (entry == nullptr || !context_.packs()) return;
+        if (entry == nullptr || !context_.packs() || !mine(e)) return;
         for (const Tensor& run : entry->rows_in_memory(rows.begin, rows.count, context_.queue.threads(), memory)) {
-          into.pack(context_, e, row, run.slice_columns(columns.begin, columns.count));
+          into.pack(context_, e - static_cast<int>(experts_.begin), row,
+                    run.slice_columns(columns.begin, columns.count));
           row += run.rows();
         }
       };
@@ -61,8 +64,8 @@ class Loader {
   }
 
   void stacked() {
-    in_ = StackedLinear(w_, spec_.gate, spec_.experts, 2 * inner_, hidden_, gate_and_up(), {0, hidden_});
-    out_ = StackedLinear(w_, spec_.down, spec_.experts, hidden_, inner_, {{0, hidden_}}, part_);
+    in_ = StackedLinear(w_, spec_.gate, spec_.experts, 2 * inner_, hidden_, gate_and_up(), {0, hidden_}, experts_);
+    out_ = StackedLinear(w_, spec_.down, spec_.experts, hidden_, inner_, {{0, hidden_}}, part_, experts_);
   }
 
   void stacked_parameters() {
@@ -70,10 +73,10 @@ class Loader {
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, 2 * inner_, hidden_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, hidden_, inner_});
     plan(in != nullptr ? in->dtype : context_.dtype, out != nullptr ? out->dtype : context_.dtype);
-    for (int e = 0; e < spec_.experts; ++e) {
-      pack_in(e, rows_of(in, e * 2 * inner_, 2 * inner_, hidden_));
-      out_.pack(context_, e, 0, my_columns(rows_of(out, e * hidden_, hidden_, inner_)));
-    }
+    each_expert([&](int i, int64_t e) {
+      pack_in(i, rows_of(in, e * 2 * inner_, 2 * inner_, hidden_));
+      out_.pack(context_, i, 0, my_columns(rows_of(out, e * hidden_, hidden_, inner_)));
+    });
   }
 
   void flat() {
@@ -82,12 +85,12 @@ class Loader {
     const TensorEntry* gate = w_.tensor(spec_.gate, {spec_.experts * inner_, hidden_});
     const TensorEntry* up = w_.tensor(spec_.up, {spec_.experts * inner_, hidden_});
     const TensorEntry* down = w_.tensor(spec_.down, {spec_.experts * inner_, hidden_});
-    for (int e = 0; e < spec_.experts; ++e) {
+    each_expert([&](int i, int64_t e) {
       const int64_t first = e * inner_ + part_.begin;
-      in_.pack(context_, e, 0, rows_of(gate, first, part_.count, hidden_));
-      in_.pack(context_, e, part_.count, rows_of(up, first, part_.count, hidden_));
-      pack_transposed(out_, e, rows_of(down, first, part_.count, hidden_));
-    }
+      in_.pack(context_, i, 0, rows_of(gate, first, part_.count, hidden_));
+      in_.pack(context_, i, part_.count, rows_of(up, first, part_.count, hidden_));
+      pack_transposed(out_, i, rows_of(down, first, part_.count, hidden_));
+    });
   }
 
   void transposed(bool in_turn) {
@@ -95,29 +98,33 @@ class Loader {
     plan(context_.dtype, context_.dtype);
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, hidden_, 2 * inner_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, inner_, hidden_});
-    for (int e = 0; context_.packs() && e < spec_.experts && in != nullptr && out != nullptr; ++e) {
+    if (!context_.packs() || in == nullptr || out == nullptr) return;
+    each_expert([&](int i, int64_t e) {
       Buffer memory;
       const Tensor rows = transpose(rows_of(in, e * hidden_, hidden_, 2 * inner_), memory);
       if (in_turn) {
-        pack_in_turn(e, rows);
+        pack_in_turn(i, rows);
       } else {
-        pack_in(e, rows);
+        pack_in(i, rows);
       }
-      pack_transposed(out_, e, rows_of(out, e * inner_ + part_.begin, part_.count, hidden_));
-    }
+      pack_transposed(out_, i, rows_of(out, e * inner_ + part_.begin, part_.count, hidden_));
+    });
   }
 
   void biases() {
     if (spec_.bias == ExpertBias::kNone) return;
-    // Of the ranks' summands, one has the bias.
-    const auto of_result = [&](std::vector<float> bias) {
-      const bool mine = part_.count == inner_ || context_.ranks.rank == 0;
-      return mine ? std::move(bias) : std::vector<float>{};
+    // Of the ranks' summands of an expert, one has the bias.
+    const bool has_bias = part_.count == inner_ || context_.ranks.rank == 0;
+    const auto set_bias_out = [&](std::vector<float> bias) {
+      if (has_bias) out_.set_bias(context_, picked(std::move(bias), {scaled(experts_, hidden_)}));
     };
-    if (spec_.bias == ExpertBias::kSum) return out_.set_bias_of_sum(context_, of_result(w_.vector("bias", hidden_)));
+    if (spec_.bias == ExpertBias::kSum) {
+      const std::vector<float> bias = w_.vector("bias", hidden_);
+      return out_.set_bias_of_sum(context_, has_bias ? bias : std::vector<float>{});
+    }
     if (w_.has(spec_.gate + ".bias")) {  // stacked experts
       set_bias_in(w_.vector(spec_.gate + ".bias", Shape{spec_.experts, 2 * inner_}));
-      return out_.set_bias(context_, of_result(w_.vector(spec_.down + ".bias", Shape{spec_.experts, hidden_})));
+      return set_bias_out(w_.vector(spec_.down + ".bias", Shape{spec_.experts, hidden_}));
     }
     const std::vector<float> in_turn = w_.vector(spec_.gate + "_bias", Shape{spec_.experts, 2 * inner_});
     std::vector<float> in(in_turn.size());
@@ -127,13 +134,22 @@ class Loader {
       in[i - row + row % 2 * inner + row / 2] = in_turn[i];
     }
     set_bias_in(std::move(in));
-    out_.set_bias(context_, of_result(w_.vector(spec_.down + "_bias", Shape{spec_.experts, hidden_})));
+    set_bias_out(w_.vector(spec_.down + "_bias", Shape{spec_.experts, hidden_}));
   }
 
  private:
   void plan(DType in, DType out) {
-    in_ = StackedLinear(context_, in, spec_.experts, (spec_.gated ? 2 : 1) * part_.count, hidden_);
-    out_ = StackedLinear(context_, out, spec_.experts, hidden_, part_.count, inner_);
+    const auto count = static_cast<int>(experts_.count);
+    in_ = StackedLinear(context_, in, count, (spec_.gated ? 2 : 1) * part_.count, hidden_);
+    out_ = StackedLinear(context_, out, count, hidden_, part_.count, inner_);
+  }
+
+  bool mine(int64_t expert) const { return expert >= experts_.begin && expert < experts_.begin + experts_.count; }
+
+  // Calls body(i, e) for this rank's experts: the i-th one is expert e of the checkpoint.
+  template <class F>
+  void each_expert(F&& body) const {
+    for (int i = 0; i < experts_.count; ++i) body(i, experts_.begin + i);
   }
 
   // This rank's rows of gate and up, which lie one after the other.
@@ -148,9 +164,9 @@ class Loader {
   // [experts, 2 * inner]
   void set_bias_in(std::vector<float> bias) {
     std::vector<RowRange> kept;
-    for (int e = 0; e < spec_.experts; ++e) {
+    each_expert([&](int, int64_t e) {
       for (const RowRange& range : gate_and_up()) kept.push_back({2 * e * inner_ + range.begin, range.count});
-    }
+    });
     in_.set_bias(context_, picked(std::move(bias), kept));
   }
 
@@ -176,14 +192,19 @@ class Loader {
   LoadContext& context_;
   const MoeSpec& spec_;
   const int64_t hidden_, inner_;
+  const RowRange experts_;
   const RowRange part_;  // of the inner width
   StackedLinear &in_, &out_;
 };
 
 }  // namespace
 
-std::optional<RowRange> expert_part(const Weights& w, const MoeSpec& spec) {
+std::optional<ExpertPart> expert_part(const Weights& w, const MoeSpec& spec) {
   const LoadContext& context = w.context();
+  const RowRange all{0, spec.experts}, whole{0, spec.inner};
+  if (context.expert_parallel) {
+    if (const auto experts = grouped_part(context.ranks, spec.experts, 1, false)) return ExpertPart{*experts, whole};
+  }
   int64_t unit = 1;
   const auto add = [&](const Weights& down) {
     const TensorEntry* entry = context.checkpoint.find(down.prefix() + "weight");
@@ -193,14 +214,15 @@ std::optional<RowRange> expert_part(const Weights& w, const MoeSpec& spec) {
   const bool separate = spec.layout == ExpertLayout::kSeparate;
   for (int e = 0; separate && e < spec.experts; ++e) add(w / "experts" / std::to_string(e) / spec.down);
   if (!separate) add(w / spec.down);
-  return grouped_part(context.ranks, spec.inner, unit, false);
+  if (const auto inner = grouped_part(context.ranks, spec.inner, unit, false)) return ExpertPart{all, *inner};
+  return std::nullopt;
 }
 
-void load_experts(const Weights& w, const MoeSpec& spec, int hidden, const std::optional<RowRange>& part,
+void load_experts(const Weights& w, const MoeSpec& spec, int hidden, const std::optional<ExpertPart>& part,
                   StackedLinear& in, StackedLinear& out) {
   CHECK(spec.gated || spec.layout == ExpertLayout::kSeparate, "experts without gates in layout {}",
         static_cast<int>(spec.layout));
-  Loader loader(w, spec, hidden, part.value_or(RowRange{0, spec.inner}), in, out);
+  Loader loader(w, spec, hidden, part.value_or(ExpertPart{{0, spec.experts}, {0, spec.inner}}), in, out);
   switch (spec.layout) {
     case ExpertLayout::kSeparate:
       loader.separate();

@@ -27,9 +27,15 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
   if (!s.router.empty()) router_ = Linear(w, {{s.router, s.experts}}, hidden, s.router_bias);
   if (!s.expert_scale.empty()) expert_scale_ = Vector(context, w.vector(s.expert_scale, s.experts));
   if (!s.correction.empty()) correction_ = Vector(context, w.vector(s.correction, s.correction_shape));
-  const std::optional<RowRange> part = expert_part(w, s);
+  const std::optional<ExpertPart> part = expert_part(w, s);
   partial_ = part.has_value();
-  inner_ = partial_ ? static_cast<int>(part->count) : s.inner;
+  inner_ = partial_ ? static_cast<int>(part->inner.count) : s.inner;
+  if (partial_ && part->experts.count < s.experts) {
+    first_ = static_cast<int>(part->experts.begin);
+    std::vector<float> mine(static_cast<size_t>(s.experts), 0.0f);
+    std::fill_n(mine.begin() + first_, part->experts.count, 1.0f);
+    mine_ = Vector(context, mine);
+  }
   load_experts(w, s, hidden, part, in_, out_);
   if (partial_) context.note_exchange(hidden);
   context.widest_matmul = std::max(context.widest_matmul, s.top_k * int64_t{std::max(hidden, s.inner)});
@@ -46,8 +52,7 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
 }
 
 int64_t Moe::floats_per_token(const MoeSpec& s, int hidden) {
-  const int64_t per_choice =
-      (s.expert_scale.empty() ? 0 : 1) + (s.scaled_inputs ? 2 * hidden + 1 : hidden) + 3 * int64_t{s.inner};
+  const int64_t per_choice = 1 + (s.scaled_inputs ? 2 * hidden + 1 : hidden) + 3 * int64_t{s.inner};
   const int64_t routed = s.experts + Choice::floats_per_token(s, s.experts) + s.top_k * per_choice;
   const int64_t shared = 3 * int64_t{s.shared_inner} + (s.shared_gate ? hidden + 1 : 0);
   return std::max(routed, s.experts + shared);
@@ -74,12 +79,11 @@ void Moe::scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const
   ops::softplus(c, choice.weights, nullptr, 1.0f, 1.0f);
 }
 
-void Moe::scale_weights(ops::Ctx& c, const Choice& choice) const {
+void Moe::scale_weights(ops::Ctx& c, const Choice& choice, const Vector& factors) const {
   Arena::Scope scope(c.arena);
   const int64_t chosen = choice.experts.shape.elements();
   const Tensor scales = c.arena.take(&kFloat32, {chosen, 1});
-  const Tensor all(reinterpret_cast<std::byte*>(const_cast<float*>(expert_scale_.data())), &kFloat32,
-                   {spec_.experts, 1});
+  const Tensor all(reinterpret_cast<std::byte*>(const_cast<float*>(factors.data())), &kFloat32, {spec_.experts, 1});
   ops::gather_rows(c, scales, all, Tensor(choice.experts.data, &kInt32, {chosen}));
   ops::multiply(c, Tensor(choice.weights.data, &kFloat32, {chosen, 1}), scales);
 }
@@ -105,15 +109,21 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
 
 void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const {
   const Choice choice(c, logits, spec_, correction_.data());
-  if (!expert_scale_.empty()) scale_weights(c, choice);
+  if (!expert_scale_.empty()) scale_weights(c, choice, expert_scale_);
+  // Places are sorted by expert, so those of this rank's experts lie together.
+  Tensor starts = choice.starts;
+  if (!mine_.empty()) starts = starts.slice_rows(first_, in_.count() + 1);
   const int64_t places = x.rows() * spec_.top_k;
   const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
   const Tensor gate_up = c.arena.take(&kFloat32, {places, in_.outputs()});
   if (spec_.scaled_inputs) {
     scale_inputs(c, choice, x, mine);
-    in_.experts(c, gate_up, mine, choice.starts);
+    in_.experts(c, gate_up, mine, starts);
+  } else if (!mine_.empty()) {
+    ops::gather_rows(c, mine, x, choice.rows);  // places of other ranks keep finite numbers, which get no weight
+    in_.experts(c, gate_up, mine, starts);
   } else {
-    in_.experts(c, gate_up, x, choice.starts, choice.rows, mine);
+    in_.experts(c, gate_up, x, starts, choice.rows, mine);
   }
   const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, inner_}) : gate_up;
   if (!spec_.gated) {
@@ -123,7 +133,8 @@ void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   } else {
     ops::glu(c, inner, gate_up, spec_.activation);
   }
-  out_.experts(c, mine, inner, choice.starts);  // the gathered inputs are no longer needed
+  out_.experts(c, mine, inner, starts);  // the gathered inputs are no longer needed
+  if (!mine_.empty()) scale_weights(c, choice, mine_);
   ops::combine(c,
                {.out = out, .x = mine, .weights = choice.weights, .places = choice.places, .accumulate = accumulate});
 }

@@ -76,7 +76,8 @@ class Moe {
  private:
   // Gathers the input rows of each expert, scaled by their weights, in order of places.
   void scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const;
-  void scale_weights(ops::Ctx& c, const Choice& choice) const;
+  // Multiplies the weights of chosen experts by the experts' own factors [experts].
+  void scale_weights(ops::Ctx& c, const Choice& choice, const Vector& factors) const;
   void run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const;
   void run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
 
@@ -84,8 +85,10 @@ class Moe {
   Linear router_, shared_gate_;
   Vector correction_, expert_scale_;
   StackedLinear in_, out_;
+  int first_ = 0;         // this rank's first expert; in_ and out_ have its experts
   int inner_ = 0;         // this rank's part of the experts' width
   bool partial_ = false;  // the experts' results are this rank's summands
+  Vector mine_;           // [experts] 1 for this rank's experts, 0 for others; empty: it has all
   Mlp shared_;
 };
 

@@ -11,7 +11,7 @@ namespace sluice {
 
 class StateCache {
  public:
-  // `layers`: for each recurrent layer, values per sequence.
+  // `layers`: for each recurrent layer, values per sequence; 0 if another stage of the pipeline computes it.
   StateCache(const std::vector<int64_t>& layers, int slots, Memory& memory = host_memory());
 
   static size_t bytes_per_slot(const std::vector<int64_t>& layers);

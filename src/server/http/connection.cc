@@ -9,6 +9,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <ctime>
+#include <utility>
 
 #include "base/log.h"
 
@@ -79,6 +80,15 @@ class Connection::Reply : public HttpReply {
   void end_stream(bool close) override {
     on_connection([close](Connection& c) { c.end_stream(close); });
   }
+
+  void on_written(std::function<void()> callback) override {
+    on_connection([callback = std::move(callback)](Connection& c) mutable { c.on_written(std::move(callback)); });
+  }
+  void abort() override {
+    used_ = true;
+    on_connection([](Connection& c) { c.abort(); });
+  }
+  boost::asio::any_io_executor executor() const override { return executor_; }
 
   void run(std::function<void()> task) override {
     guarded([&] {
@@ -392,8 +402,14 @@ void Connection::start_stream(HttpResponse response) {
   if (response.close) close_after_ = true;
   chunked_ = request_.version == 11;
   if (!chunked_) close_after_ = true;
+  std::string bytes = head(response, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+  if (body_wanted_ && !response.body.empty()) bytes += framed(response.body);
   set_state(State::kStreaming);
-  enqueue(head(response, chunked_ ? "Transfer-Encoding: chunked\r\n" : ""));
+  enqueue(std::move(bytes));
+}
+
+std::string Connection::framed(const std::string& data) const {
+  return chunked_ ? fmt::format("{:x}\r\n{}\r\n", data.size(), data) : data;
 }
 
 void Connection::write_stream(const std::string& data) {
@@ -402,7 +418,7 @@ void Connection::write_stream(const std::string& data) {
     log::info("{}: the client does not read its stream; abandoned", request_.id);
     return abandon();
   }
-  enqueue(chunked_ ? fmt::format("{:x}\r\n{}\r\n", data.size(), data) : data);
+  enqueue(framed(data));
 }
 
 void Connection::end_stream(bool close) {
@@ -412,12 +428,27 @@ void Connection::end_stream(bool close) {
   enqueue(chunked_ && body_wanted_ ? "0\r\n\r\n" : "");
 }
 
+void Connection::on_written(std::function<void()> callback) {
+  if (state_ != State::kStreaming) return;
+  written_callback_ = std::move(callback);
+  if (out_.empty() && writing_.empty()) std::exchange(written_callback_, nullptr)();
+}
+
+// A reset, because a client of HTTP/1.0 takes an orderly end for the end of the answer.
+void Connection::abort() {
+  if (state_ != State::kAnswering && state_ != State::kStreaming) return;
+  boost::system::error_code ignored;
+  stream_->socket().set_option(boost::asio::socket_base::linger(true, 0), ignored);
+  abandon();
+}
+
 std::string Connection::head(const HttpResponse& response, const std::string& framing) {
   if (context_.draining) close_after_ = true;
   status_ = response.status;
   std::string text =
       fmt::format("HTTP/1.1 {} {}\r\nDate: {}\r\n", response.status, reason_phrase(response.status), http_date());
-  if (response.status != 204) text += fmt::format("Content-Type: {}\r\n", response.content_type);
+  if (response.status != 204 && !response.content_type.empty())
+    text += fmt::format("Content-Type: {}\r\n", response.content_type);
   text += framing;
   const auto add = [&](const Headers& headers) {
     for (const auto& [name, value] : headers) text += fmt::format("{}: {}\r\n", name, value);
@@ -466,6 +497,9 @@ void Connection::on_write(boost::system::error_code error, size_t bytes) {
   if (writing_.capacity() > kBodyReadBytes) writing_.shrink_to_fit();
   if (state_ == State::kAnswering || state_ == State::kStreaming) clear_deadline();
   write();
+  if (state_ == State::kStreaming && writing_.empty() && written_callback_) {
+    std::exchange(written_callback_, nullptr)();
+  }
 }
 
 void Connection::answer_complete() {
@@ -499,6 +533,7 @@ void Connection::next_request() {
 void Connection::end_request() noexcept {
   ++answer_;
   abandoned_ = nullptr;
+  written_callback_ = nullptr;
   if (!busy_) return;
   busy_ = false;
   --context_.busy;

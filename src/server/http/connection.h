@@ -99,7 +99,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void start_stream(HttpResponse head);
   void write_stream(const std::string& data);
   void end_stream(bool close);
+  void on_written(std::function<void()> callback);
+  void abort();
   std::string head(const HttpResponse& response, const std::string& framing);
+  std::string framed(const std::string& data) const;  // bytes of a stream
   void enqueue(std::string bytes);
   void write();
   void on_write(boost::system::error_code error, size_t bytes);
@@ -147,6 +150,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Clock::time_point request_start_;
   uint64_t answer_ = 0;  // number of the answer in progress: late calls of earlier replies are ignored
   std::function<void()> abandoned_;
+  std::function<void()> written_callback_;
 
   std::string out_;      // waiting to be written
   std::string writing_;  // being written, from written_ on

@@ -9,6 +9,10 @@
 #include <utility>
 #include <vector>
 
+namespace boost::asio {
+class any_io_executor;
+}
+
 namespace sluice::server {
 
 class BodyCharge;
@@ -44,15 +48,22 @@ class HttpReply {
  public:
   virtual ~HttpReply() = default;
   virtual void send(HttpResponse response) = 0;
-  // Sends the status line and the headers of `head`. Its body is not used.
+  // Sends the status line and the headers of `head`, and its body as the first bytes of the stream.
   virtual void start_stream(HttpResponse head) = 0;
   virtual void write(std::string data) = 0;
   // Ends the body, and with `close` the connection.
   virtual void end_stream(bool close) = 0;
+  // Calls `callback` on the connection's thread as soon as the kernel has all that was written, at once if it has.
+  // Never calls it if the client is gone. One callback at a time; for those who write no faster than the client reads.
+  virtual void on_written(std::function<void()> callback) = 0;
+  // Ends the connection within the answer, so that the client cannot take the answer for complete.
+  virtual void abort() = 0;
   // Runs a task on the connection's thread; tasks run in order, never two at a time.
   virtual void run(std::function<void()> task) = 0;
   // Calls `callback` on the connection's thread when the client is gone or too slow; at once if it already is.
   virtual void on_abandoned(std::function<void()> callback) = 0;
+  // What runs on the connection's thread, for a handler with sockets of its own. Sockets must end before the transport.
+  virtual boost::asio::any_io_executor executor() const = 0;
 };
 
 // Answers the requests of a transport. All methods are called on I/O threads and must not block.

@@ -379,6 +379,8 @@ void HttpServer::after(std::chrono::milliseconds delay, std::function<void()> ta
   });
 }
 
+asio::any_io_executor HttpServer::executor() const { return impl_->io.get_executor(); }
+
 void HttpServer::on_signal(std::function<void()> task) {
   impl_->signal_task = std::move(task);
   impl_->signals.add(SIGTERM);

@@ -56,6 +56,7 @@ class HttpServer {
   void on_look(std::function<void()> task);
   // Runs a task on an I/O thread after `delay`. Any thread.
   void after(std::chrono::milliseconds delay, std::function<void()> task);
+  boost::asio::any_io_executor executor() const;  // of the first I/O thread
   void on_signal(std::function<void()> task);  // at each SIGTERM, SIGINT and (unless it is ignored) SIGHUP until stop()
   void default_signals();                      // gives these signals their default action back
 

@@ -14,7 +14,7 @@ std::vector<ServedModel> targets(const Call& call) {
 }
 
 void refuse_setting(const Call& call, std::string_view name, std::string_view value, std::string_view why) {
-  if (query_value(call.query, name) != value) return;
+  if (query_value(call.target, name) != value) return;
   throw unsupported_parameter(std::string(name), fmt::format("{} is not supported: {}", value, why));
 }
 

@@ -1,0 +1,67 @@
+// Pipeline parallelism: the layers of a model are divided between stages, runs of consecutive layers (Huang et al.
+// 2018, arXiv:1811.06965). A stage gets the residual stream from the stage before it and sends it to the next one. The
+// first stage has the embedding, the last one the head. A stage is one rank, or the ranks that divide its layers
+// between them (nn/loading/split.h).
+//
+// All stages construct the whole model, so that every family's code plans the same caches and reports the same
+// problems. They construct the layers of other stages inside of an OtherStage, which reads no weights and counts no
+// memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nn/loading/weights.h"
+
+namespace sluice {
+
+// While it lives, constructors only check the names and shapes of tensors and mark them as used. Objects that layers
+// share must not be shared between layers inside and outside of it (LoadContext::elsewhere). Does nothing unless
+// `elsewhere`.
+class OtherStage {
+ public:
+  OtherStage(LoadContext& context, bool elsewhere);
+  ~OtherStage();
+  OtherStage(const OtherStage&) = delete;
+  OtherStage& operator=(const OtherStage&) = delete;
+
+ private:
+  LoadContext* context_;  // null: does nothing
+  bool dry_ = false, elsewhere_ = false;
+  size_t weight_bytes_ = 0, mapped_bytes_ = 0, packed_sizes_ = 0, packed_layout_ = 0;
+};
+
+// A copy in which constructors only count the bytes of weights. What they record in it does not reach the original.
+LoadContext counting_copy(const LoadContext& context);
+
+// Divides layers between stages so that the most expensive stage is as cheap as possible. `costs`: per layer.
+// `last_cost`: what the last stage has besides. `cuts[i]`: whether a stage may begin with layer i. Returns the first
+// layer of every stage, and the number of layers; empty if there are too few places to cut.
+std::vector<int> divide_layers(std::span<const int64_t> costs, int64_t last_cost, const std::vector<bool>& cuts,
+                               int stages);
+
+// The layers of this process's stage, and its connection to its neighbours.
+class PipelineStage {
+ public:
+  PipelineStage() = default;
+  // Throws Error(kUnsupportedModel) if the layers cannot be divided into that many stages; see divide_layers.
+  PipelineStage(const LoadContext& context, std::span<const int64_t> costs, int64_t last_cost,
+                const std::vector<bool>& cuts);
+  bool holds(int layer) const { return layer >= begin_ && layer < end_; }
+  bool first() const { return first_; }
+  bool last() const { return last_; }
+  int begin() const { return begin_; }
+  int end() const { return end_; }
+
+  // Exchange a step's tensors with the stage before this one or after it.
+  void receive(ops::Ctx& c, std::span<const Tensor> tensors) const;
+  void send(ops::Ctx& c, std::span<const Tensor> tensors) const;
+
+ private:
+  int begin_ = 0, end_ = 0;
+  bool first_ = true, last_ = true;
+  int ranks_ = 1;  // of each stage
+};
+
+}  // namespace sluice

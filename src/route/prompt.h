@@ -1,0 +1,31 @@
+// What the router reads of a request's body: the text that replicas cache, and the session. The body is scanned, not
+// parsed: a replica reads it anyway and reports what is wrong with it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice::route {
+
+// The first 16 bytes of a SHA-256, the hash of the replicas' own prefix caches (base/sha256.h).
+using ChainHash = std::array<uint8_t, 16>;
+
+struct Prompt {
+  // One hash per block of the text: hash i covers the model and the blocks up to i, so that equal hashes mean equal
+  // prefixes. A last block that is not full has no hash.
+  std::vector<ChainHash> chain;
+  std::string session;     // JSON text of prompt_cache_key, session_id or user, the first that is there; may be empty
+  bool continues = false;  // the body names an earlier answer (previous_response_id), which one replica has stored
+};
+
+inline constexpr size_t kBlockBytes = 256;
+inline constexpr size_t kMaxPromptBytes = 128 << 10;  // what follows is not hashed
+
+// Reads a JSON object. The text is the fields that come first in what a model sees (tools, system, instructions), then
+// messages, prompt, input or inputs, all as the JSON that the client wrote. What is no JSON object has no text.
+Prompt read_prompt(std::string_view body);
+
+}  // namespace sluice::route

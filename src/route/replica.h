@@ -1,0 +1,63 @@
+// The replicas behind a router: where they are, whether they can take requests, and what they have to do.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "route/prefix_table.h"
+
+namespace sluice::route {
+
+// Counters and state of one replica. Thread-safe.
+struct Replica {
+  // Throws Error(kInvalidRequest) that names --replica if the URL is not http://HOST:PORT.
+  explicit Replica(const std::string& url);
+
+  const std::string url;         // "http://host:port", as in metrics and logs
+  const std::string host, port;  // to connect to
+  const std::string authority;   // for the Host header
+
+  std::atomic<bool> healthy{false};  // gets requests
+  // /health has had no answer for so long that open requests are given up.
+  std::atomic<bool> lost{false};
+  std::atomic<int64_t> load{0};  // weights of the requests in flight
+  std::atomic<int> in_flight{0};
+
+  std::atomic<uint64_t> requests{0};       // attempts to have it answer a request
+  std::atomic<uint64_t> prefix_hits{0};    // requests that it got for a prefix of their prompt
+  std::atomic<uint64_t> prefix_blocks{0};  // blocks of these prefixes
+  std::atomic<uint64_t> refused{0};        // attempts that ended before an answer: no connection, closed, or 503
+  std::atomic<uint64_t> broken{0};         // answers that ended before their end
+  std::atomic<uint64_t> left{0};           // how often it left the rotation
+};
+
+// A request in flight at a replica, counted from construction to destruction.
+class InFlight {
+ public:
+  InFlight(std::shared_ptr<Replica> replica, int64_t weight) : replica_(std::move(replica)), weight_(weight) {
+    replica_->load += weight_;
+    ++replica_->in_flight;
+  }
+  ~InFlight() {
+    replica_->load -= weight_;
+    --replica_->in_flight;
+  }
+  InFlight(const InFlight&) = delete;
+
+ private:
+  const std::shared_ptr<Replica> replica_;
+  const int64_t weight_;
+};
+
+using Replicas = std::vector<std::shared_ptr<Replica>>;
+
+// Throws Error(kInvalidRequest) that names --replica: none, too many, malformed, or twice the same.
+Replicas make_replicas(const std::vector<std::string>& urls);
+
+ReplicaMask healthy_of(const Replicas& replicas);
+
+}  // namespace sluice::route
