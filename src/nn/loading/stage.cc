@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "parallel/communicator.h"
 #include "sluice/error.h"
 
 namespace sluice {
