@@ -49,7 +49,8 @@ bool read_answers(World& world, TestClient& client, const std::vector<Question>&
     if (const auto close = response.headers.find("connection"); close != response.headers.end()) {
       usable = usable && close->second != "close";
     }
-    if (whole || (response.status == 503 && response.body.find("connections") == std::string::npos)) {
+    const bool kept_out = response.body.find("connections") != std::string::npos;
+    if (whole || (response.status == 503 && !kept_out) || world.plan.starves()) {
       progress = machine().now();
     }
     world.ledger.left(entries[i], world.plan.notice());
@@ -62,6 +63,7 @@ void ask_health(World& world, TestClient& client) {
   client.send(get_text(chance(70) ? "/health" : "/metrics"));
   const TestResponse response = client.read_response(false, remaining_ms(begin, patience));
   check_time(world, begin, patience, "/health");
+  expect(response.body.find("too many connections") == std::string::npos, "a probe is refused: {}", response.body);
   if (response.status == 200) {
     ++world.counts.answered;
   } else {

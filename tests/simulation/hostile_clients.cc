@@ -134,6 +134,58 @@ void uploading_client(World& world, int number) {
   }
 }
 
+// Sends a body a byte at a time, or just fast enough. The server must end both.
+void dripping_client(World& world, int number) {
+  machine().current().address = kHostileNetwork + 0x600 + static_cast<uint32_t>(number);
+  const ServerOptions& o = world.plan.server;
+  constexpr int64_t kGrace = 10 * kSecond;  // after which a body needs a rate (HttpServerOptions)
+  while (!world.over() && !world.stopping) {
+    pause(kSecond);
+    TestClient client(world.port);
+    if (!client.connected()) return;
+    ++world.counts.hostile;
+    const bool fast_enough = chance(50);
+    const int64_t total = o.body_total_timeout_ms * kMillisecond;
+    const int64_t longest = fast_enough ? total : std::min(kGrace, total);
+    const int64_t begin = machine().now(), patience = longest + 2 * kSecond + 20 * world.plan.weather.lateness;
+    const std::string piece(fast_enough ? 1024 : 1, '[');
+    constexpr int kEvery = 500;  // milliseconds
+    client.send(
+        fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                    "Content-Length: {}\r\n\r\n",
+                    o.max_body_bytes));
+    bool ended = false;
+    while (!ended && !world.over() && !world.stopping) {
+      expect(machine().now() < begin + patience, "a body has been arriving for {:.1f} s, expected at most {:.1f}",
+             static_cast<double>(machine().now() - begin) * 1e-9, static_cast<double>(patience) * 1e-9);
+      client.send(piece);
+      ended = client.closed_by_server(kEvery);
+    }
+    leave(client);
+  }
+}
+
+// Takes as many connections as a few addresses get, and holds each with a request that does not go on.
+void crowding_clients(World& world) {
+  std::vector<std::optional<TestClient>> clients(static_cast<size_t>(world.plan.crowd));
+  while (!world.over() && !world.stopping) {
+    uint32_t next = 0;
+    for (auto& client : clients) {
+      if (world.over() || world.stopping) break;
+      machine().current().address =
+          kHostileNetwork + 0x700 + next++ % static_cast<uint32_t>(world.plan.crowd_addresses);
+      client.emplace(world.port);
+      if (!client->connected()) return;
+      ++world.counts.hostile;
+      client->send(
+          "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+          "Content-Length: 1000\r\n\r\n{");
+      pause(2 * kMillisecond);
+    }
+    pause(4 * kSecond);
+  }
+}
+
 void idle_clients(World& world) {
   constexpr int kAddresses = 4;  // one alone would meet its own limit
   std::vector<std::optional<TestClient>> clients(static_cast<size_t>(world.plan.idle));

@@ -79,6 +79,16 @@ void draw_weather(Draw& draw, Plan& plan) {
 
 }  // namespace
 
+int Plan::most_per_address() const {
+  const int limit = server.max_connections_per_address;
+  return limit > 0 ? limit : std::max(1, server.max_connections / 2);
+}
+
+int Plan::active() const {
+  return honest + watchers + leavers + slow + garbage + uploads + bombs + drips +
+         std::min(crowd, crowd_addresses * most_per_address());
+}
+
 int64_t Plan::patience() const {
   // Sequences that run or may wait before the request, as rounds of a full batch. Where the cache holds few sequences,
   // they run one after the other, and some are computed again.
@@ -112,9 +122,20 @@ Plan make_plan(uint64_t seed) {
   if (draw.chance(30)) plan.idle = plan.server.max_connections + draw.integer(0, 40);
   plan.shuts_down_early = draw.chance(15);
   if (draw.chance(30)) plan.weather.no_call = draw.integer(1, draw.chance(50) ? 100 : 5000);
-  // Idle sockets would wait to be accepted for long, and so would all others.
+  // Many sockets would wait to be accepted for long, and so would all others.
   if (plan.idle > 0) plan.weather.no_descriptor = plan.weather.no_call = 0;
   if (draw.chance(40)) plan.watchers = draw.integer(1, 3);
+  if (draw.chance(25)) {
+    plan.drips = draw.integer(1, 3);
+    // A run lasts some ten seconds, and shall see the end of a body's time.
+    plan.server.body_timeout_ms = draw.integer(2000, 3000);
+    plan.server.body_total_timeout_ms = plan.server.body_timeout_ms * 2;
+  }
+  if (plan.idle == 0 && draw.chance(25)) {
+    plan.crowd_addresses = draw.integer(1, 3);
+    plan.crowd = plan.server.max_connections + draw.integer(0, 10);
+    plan.weather.no_descriptor = plan.weather.no_call = 0;
+  }
   return plan;
 }
 
@@ -125,15 +146,17 @@ std::string describe(const Plan& p) {
   return fmt::format(
       "context {}, sequences {}, step {}, queue {}, cache {} B, prefixes {}, {}; step {} us, token {} us; I/O threads "
       "{}, workers {}, connections {} ({} per address), body {} of {}; clients: honest {}, watchers {}, leavers {}, "
-      "slow {}, garbage {}, uploads {}, idle {}, bombs {}; preempt {}, late {} by {} ms, spurious {}, short {}, no "
+      "slow {}, garbage {}, uploads {}, idle {}, bombs {}, drips {}, crowd {} from {}; preempt {}, late {} by {} ms, "
+      "spurious {}, short {}, no "
       "descriptor {}, no "
       "memory {}, no call {}, event {} ns; early end {}; patience {:.1f} s",
       e.max_model_len, e.max_num_seqs, e.max_num_batched_tokens, e.max_num_queued_reqs, e.kv_cache_memory_bytes,
       e.enable_prefix_caching, e.scheduling_policy, p.pace.per_step / kMicrosecond, p.pace.per_token / kMicrosecond,
       s.io_threads, s.worker_threads, s.max_connections, s.max_connections_per_address, s.max_body_bytes,
-      s.max_total_body_bytes, p.honest, p.watchers, p.leavers, p.slow, p.garbage, p.uploads, p.idle, p.bombs, w.preempt,
-      w.late, w.lateness / kMillisecond, w.spurious, w.short_transfer, w.no_descriptor, w.no_memory, w.no_call,
-      w.event_cost, p.shuts_down_early, static_cast<double>(p.patience()) * 1e-9);
+      s.max_total_body_bytes, p.honest, p.watchers, p.leavers, p.slow, p.garbage, p.uploads, p.idle, p.bombs, p.drips,
+      p.crowd, p.crowd_addresses, w.preempt, w.late, w.lateness / kMillisecond, w.spurious, w.short_transfer,
+      w.no_descriptor, w.no_memory, w.no_call, w.event_cost, p.shuts_down_early,
+      static_cast<double>(p.patience()) * 1e-9);
 }
 
 }  // namespace sluice::simulation

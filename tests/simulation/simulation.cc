@@ -100,6 +100,8 @@ class Run {
     add(clients, plan.garbage, garbage_client);
     add(clients, plan.uploads, uploading_client);
     add(clients, plan.bombs, bomb_client);
+    add(clients, plan.drips, dripping_client);
+    if (plan.crowd > 0) clients.emplace_back([this] { crowding_clients(world_); });
     if (plan.idle > 0) clients.emplace_back([this] { idle_clients(world_); });
     return clients;
   }
@@ -204,7 +206,7 @@ void warm_up() {
   Plan plan = make_plan(kSeed);
   plan.weather = {};
   plan.honest = plan.watchers = plan.leavers = plan.slow = plan.garbage = plan.bombs = 2;
-  plan.uploads = plan.idle = 0;
+  plan.uploads = plan.idle = plan.crowd = 0;
   plan.shuts_down_early = false;
   machine().start(kSeed, {});
   run_plan(plan, kEvents);

@@ -60,6 +60,8 @@ void leaving_client(World& world, int number);
 void slow_client(World& world, int number);
 void garbage_client(World& world, int number);
 void uploading_client(World& world, int number);
+void dripping_client(World& world, int number);
+void crowding_clients(World& world);
 void idle_clients(World& world);
 void bomb_client(World& world, int number);
 
