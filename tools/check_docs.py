@@ -15,7 +15,7 @@ PLACEHOLDER = re.compile(r"\b(NAME|TYPE|FORMAT)\b")
 
 
 def pages():
-    names = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+    names = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md")
     found = [ROOT / name for name in names]
     for folder in ("docs", LOGS.rstrip("/")):
         found += sorted((ROOT / folder).rglob("*.md"))

@@ -243,7 +243,8 @@ class EngineImpl final : public TextEngine {
         {"block_size", std::to_string(scheduler_options_.block_size)},
         {"cache_dtype", std::string(loaded_.plan.kv_dtype->name)},
         {"enable_prefix_caching", scheduler_options_.prefix_caching ? "True" : "False"},
-        {"num_cpu_blocks", std::to_string(loaded_.plan.blocks)}};
+        {"num_cpu_blocks", std::to_string(loaded_.plan.blocks)},
+        {"num_gpu_blocks", std::to_string(loaded_.plan.blocks)}};  // routers read this one, on whatever device
     families.push_back(
         {"vllm:cache_config_info", "Configuration of the KV cache.", MetricFamily::Type::kGauge, {{labels, 1, {}}}});
     families.push_back(loaded_.plan.memory.metric(info_.name));

@@ -219,7 +219,9 @@ void Forward::begin_answer(AnswerReader& answer) {
   AnswerHead& head = answer.head();
   HttpResponse response{
       .status = head.status, .content_type = std::move(head.content_type), .headers = std::move(head.headers)};
-  events_ = response.content_type.starts_with("text/event-stream");
+  const bool coded = std::ranges::any_of(
+      response.headers, [](const auto& header) { return equals_ignoring_case(header.first, "Content-Encoding"); });
+  events_ = response.content_type.starts_with("text/event-stream") && !coded;
   if (answer.done() && request_.method != "HEAD") {
     finished_ = true;
     end_call();

@@ -76,11 +76,11 @@ class Forward : public std::enable_shared_from_this<Forward> {
   int retries_ = 0;
   size_t replica_ = 0;  // the one that has the request
   std::shared_ptr<ReplicaCall> call_;
-  std::optional<InFlight> in_flight_;
+  std::optional<Assignment> in_flight_;
 
   bool answering_ = false;  // the head of the answer has been passed on
   bool finished_ = false;
-  bool events_ = false;         // the answer is a stream of server-sent events
+  bool events_ = false;         // the answer is a stream of server-sent events, not compressed
   bool between_events_ = true;  // what has been passed on ends with a whole event
   std::string line_;            // the beginning of a line of events that has not been passed on
 };

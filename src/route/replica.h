@@ -36,17 +36,17 @@ struct Replica {
 };
 
 // A request in flight at a replica, counted from construction to destruction.
-class InFlight {
+class Assignment {
  public:
-  InFlight(std::shared_ptr<Replica> replica, int64_t weight) : replica_(std::move(replica)), weight_(weight) {
+  Assignment(std::shared_ptr<Replica> replica, int64_t weight) : replica_(std::move(replica)), weight_(weight) {
     replica_->load += weight_;
     ++replica_->in_flight;
   }
-  ~InFlight() {
+  ~Assignment() {
     replica_->load -= weight_;
     --replica_->in_flight;
   }
-  InFlight(const InFlight&) = delete;
+  Assignment(const Assignment&) = delete;
 
  private:
   const std::shared_ptr<Replica> replica_;

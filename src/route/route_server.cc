@@ -192,10 +192,10 @@ struct RouteServer::Impl final : server::HttpHandler {
   RouteMetrics metrics;
   ConnectionPool pool;
   Policy policy;
+  RouteContext context{options, replicas, policy, pool, health, metrics};
   server::HttpServer http;
   server::HostCheck host_check;
   HealthMonitor health;
-  RouteContext context{options, replicas, policy, pool, health, metrics};
 };
 
 RouteServer::RouteServer(const RouteOptions& options) : impl_(std::make_unique<Impl>(options)) {}

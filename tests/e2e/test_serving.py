@@ -95,6 +95,8 @@ def test_metric_names(server, client, model):
         "sluice:memory_bytes",
     ):
         assert f"\n{name}" in text, name
+    (config,) = [line for line in text.splitlines() if line.startswith("vllm:cache_config_info{")]
+    assert 'num_gpu_blocks="' in config and 'block_size="' in config  # what routers of Kubernetes read
     before = server.metrics()
     client.chat.completions.create(model=model, messages=STORY, max_tokens=5, extra_body=ENDLESS)
     after = server.metrics()
