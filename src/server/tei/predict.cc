@@ -144,6 +144,7 @@ const EndpointInfo predict_endpoint{
 const EndpointInfo rank_endpoint{
     .name = "tei rerank",
     .dialect = &kTei,
+    .flags = Route::kGenerates,
     .help = "documents ranked by their relevance to a query, for TEI's clients",
     .parameters = {model_parameter(), kRank, tei_truncation_parameters(), tei_scores_parameter()},
     .shared = {{"/rerank", [](const Json& body, Task) { return body.contains("texts"); }}},

@@ -54,16 +54,17 @@ constexpr auto kDecode = std::to_array<Parameter>({
      .set = assign<&DecodeFields::skip_special_tokens>},
 });
 
-Json spans_json(const std::vector<TokenSpan>& spans) {
-  Json list = Json::array();
+// Written as text: a tree of values would take many times the memory.
+std::string spans_text(const std::vector<TokenSpan>& spans) {
+  const auto place = [](const std::optional<size_t>& at) { return at ? std::to_string(*at) : std::string("null"); };
+  std::string out = "[";
   for (const TokenSpan& span : spans) {
-    list.push_back({{"id", span.id},
-                    {"text", span.text},
-                    {"special", span.special},
-                    {"start", span.start ? Json(*span.start) : Json()},
-                    {"stop", span.stop ? Json(*span.stop) : Json()}});
+    if (out.size() > 1) out += ',';
+    out += fmt::format(R"({{"id":{},"text":{},"special":{},"start":{},"stop":{}}})", span.id, dump_json(span.text),
+                       span.special, place(span.start), place(span.stop));
   }
-  return list;
+  out += ']';
+  return out;
 }
 
 void run_tokenize(Call& call) {
@@ -72,12 +73,14 @@ void run_tokenize(Call& call) {
   std::vector<std::string> texts;
   if (fields.inputs.is_string()) texts.push_back(fields.inputs.get<std::string>());
   if (fields.inputs.is_array()) texts = fields.inputs.get<std::vector<std::string>>();
-  Json out = Json::array();
+  std::string out = "[";
   for (const std::string& text : texts) {
     check_text_length(text.size(), call.info().max_model_len, "inputs", kMostBytes);
-    out.push_back(spans_json(token_spans(call.engine(), before + text, fields.add_special_tokens)));
+    if (out.size() > 1) out += ',';
+    out += spans_text(token_spans(call.engine(), before + text, fields.add_special_tokens));
   }
-  call.send({.body = dump_json(out), .headers = call.warnings()});
+  out += ']';
+  call.send({.body = std::move(out), .headers = call.warnings()});
 }
 
 void run_decode(Call& call) {

@@ -1,4 +1,6 @@
 // TGI's /tokenize and /chat_tokenize: the tokens of a text or of a conversation, and where they are in it.
+#include <fmt/core.h>
+
 #include "server/engine_request.h"
 #include "server/openai/requests.h"
 #include "server/rows.h"
@@ -30,22 +32,24 @@ constexpr Parameter kParameters[] = {{.name = "inputs",
                                       .help = "add the tokens that the tokenizer puts around a text",
                                       .set = assign<&TokenizeFields::add_special_tokens>}};
 
-Json tokens_json(const std::vector<TokenSpan>& spans) {
-  Json list = Json::array();
+// Written as text: a tree of values would take many times the memory.
+std::string tokens_text(const std::vector<TokenSpan>& spans) {
+  const auto place = [](const std::optional<size_t>& at) { return at ? std::to_string(*at) : std::string("0"); };
+  std::string out = "[";
   for (const TokenSpan& span : spans) {
-    list.push_back({{"id", span.id},
-                    {"text", span.text},
-                    {"start", span.start ? Json(*span.start) : Json(0)},
-                    {"stop", span.stop ? Json(*span.stop) : Json(0)}});
+    if (out.size() > 1) out += ',';
+    out += fmt::format(R"({{"id":{},"text":{},"start":{},"stop":{}}})", span.id, dump_json(span.text),
+                       place(span.start), place(span.stop));
   }
-  return list;
+  out += ']';
+  return out;
 }
 
 void run_text(Call& call) {
   const auto& fields = call.fields.of<TokenizeFields>();
   check_text_length(fields.inputs.size(), call.info().max_model_len, "inputs", kMostBytes);
   const std::vector<TokenSpan> spans = token_spans(call.engine(), fields.inputs, fields.add_special_tokens);
-  call.send({.body = dump_json(tokens_json(spans)), .headers = call.warnings()});
+  call.send({.body = tokens_text(spans), .headers = call.warnings()});
 }
 
 void run_chat(Call& call) {
@@ -54,8 +58,9 @@ void run_chat(Call& call) {
   const std::string text = call.engine().render_chat(request.chat);
   check_text_length(text.size(), call.info().max_model_len, "messages", kMostBytes);
   const std::vector<TokenSpan> spans = token_spans(call.engine(), text, request.add_special_tokens);
-  call.send({.body = dump_json({{"tokenize_response", tokens_json(spans)}, {"templated_text", text}}),
-             .headers = call.warnings()});
+  call.send(
+      {.body = fmt::format(R"({{"tokenize_response":{},"templated_text":{}}})", tokens_text(spans), dump_json(text)),
+       .headers = call.warnings()});
 }
 
 const EndpointInfo text_endpoint{

@@ -73,7 +73,7 @@ TEST_F(LlamaCpp, SeveralPrompts) {
   EXPECT_EQ(list[1]["content"], "cde");
   EXPECT_EQ(list[2]["prompt"], "f");
   EXPECT_EQ(list[2]["index"], 2);
-  EXPECT_EQ(complete({{"prompt", Json::array({"ab"})}}).json()["content"], "a") << "one is no list";
+  EXPECT_EQ(complete({{"prompt", Json::array({"ab"})}}).json()["content"], "ab") << "one is no list";
   EXPECT_EQ(complete({{"prompt", {"a", 98}}, {"n_predict", -1}}).json()["content"], "ab") << "a text and a token";
   EXPECT_EQ(engine.last_request().prompt, (std::vector<TokenId>{FakeEngine::kBos, 'a', 'b'}));
   std::map<int, std::string> texts;
