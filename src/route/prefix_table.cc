@@ -2,7 +2,6 @@
 #include "route/prefix_table.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "base/check.h"
 
@@ -43,7 +42,8 @@ void PrefixTable::remember(std::span<const ChainHash> chain, size_t replica) {
   chain = chain.first(std::min(chain.size(), capacity_));
   const ReplicaMask bit = ReplicaMask{1} << replica;
   const std::lock_guard lock(mutex_);
-  for (const ChainHash& hash : std::ranges::reverse_view(chain)) {
+  for (auto block = chain.rbegin(); block != chain.rend(); ++block) {
+    const ChainHash& hash = *block;
     if (const auto found = index_.find(hash); found != index_.end()) {
       Entry& entry = *found->second;
       entry.replicas = replicas_of(entry) | bit;

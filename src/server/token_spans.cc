@@ -54,7 +54,7 @@ class Cursor {
 std::vector<TokenSpan> token_spans(const Engine& engine, std::string_view text, bool add_special_tokens) {
   const std::vector<TokenId> own = engine.tokenize(text, false);
   const std::vector<TokenId> all = add_special_tokens ? engine.tokenize(text, true) : own;
-  const size_t before = static_cast<size_t>(std::ranges::search(all, own).begin() - all.begin());
+  const size_t before = static_cast<size_t>(std::search(all.begin(), all.end(), own.begin(), own.end()) - all.begin());
   std::vector<TokenSpan> spans;
   spans.reserve(all.size());
   Cursor cursor(text);
