@@ -151,6 +151,8 @@ def test_sleep_and_wake_up():
         assert not asleep()
 
 
-def test_infill_needs_a_model_for_it(server):
-    response = httpx.post(f"{server.url}/infill", json={"input_prefix": "a", "input_suffix": "b"})
-    assert response.status_code == 501 and "<|fim_prefix|>" in response.json()["error"]["message"]
+def test_infill(server):
+    body = {"input_prefix": "Once upon", "input_suffix": " time", "n_predict": 4, "temperature": 0}
+    response = httpx.post(f"{server.url}/infill", json=body)
+    assert response.status_code == 200 and isinstance(response.json()["content"], str)
+    assert httpx.post(f"{server.url}/infill", json={"input_prefix": "a"}).status_code == 400
