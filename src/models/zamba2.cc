@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "models/mamba.h"
 
@@ -214,8 +215,9 @@ void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
   if (kinds.size() != s.layers.size()) {
     config.refuse("layers_block_type", fmt::format("has {} entries for {} layers", kinds.size(), s.layers.size()));
   }
-  // By the prefix of the block's tensors, and whether another stage of the pipeline has its weights.
-  using Blocks = std::map<std::pair<std::string, bool>, std::shared_ptr<const SharedBlock>>;
+  // By the prefix of the block's tensors, what they are loaded into, and whether another stage has the weights.
+  using Key = std::tuple<std::string, const LoadContext*, bool>;
+  using Blocks = std::map<Key, std::shared_ptr<const SharedBlock>>;
   const auto shared = std::make_shared<Blocks>();
   std::vector<std::string> homes;  // prefix of each block's tensors: its first layer
   int index = 0;
@@ -240,7 +242,7 @@ void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
     layer.names->attention_norm = "";
     layer.mixer = [=, home = homes[index % blocks]](const Weights& w, int hidden) {
       const Weights at(w.context(), home + ".");
-      std::shared_ptr<const SharedBlock>& mine = (*shared)[{home, w.context().elsewhere}];
+      std::shared_ptr<const SharedBlock>& mine = (*shared)[{home, &w.context(), w.context().elsewhere}];
       if (mine == nullptr) mine = std::make_shared<const SharedBlock>(at, block, hidden);
       return std::make_unique<HybridLayer>(w, at, mine, block, mamba, index, hidden);
     };

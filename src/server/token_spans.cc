@@ -51,19 +51,18 @@ class Cursor {
 
 }  // namespace
 
-std::vector<TokenSpan> token_spans(const Engine& engine, std::string_view text, bool add_special_tokens) {
+void each_token_span(const Engine& engine, std::string_view text, bool add_special_tokens,
+                     const std::function<void(const TokenSpan& span)>& visit) {
   const std::vector<TokenId> own = engine.tokenize(text, false);
   const std::vector<TokenId> all = add_special_tokens ? engine.tokenize(text, true) : own;
   const size_t before = static_cast<size_t>(std::search(all.begin(), all.end(), own.begin(), own.end()) - all.begin());
-  std::vector<TokenSpan> spans;
-  spans.reserve(all.size());
   Cursor cursor(text);
   for (size_t i = 0; i < all.size(); ++i) {
-    TokenSpan& span = spans.emplace_back(TokenSpan{.id = all[i], .special = i < before || i >= before + own.size()});
+    TokenSpan span{.id = all[i], .special = i < before || i >= before + own.size()};
     if (!span.special) cursor.place(engine.token_bytes(all[i]), span);
     if (!span.start) span.text = engine.token_text(all[i]);
+    visit(span);
   }
-  return spans;
 }
 
 }  // namespace sluice::server

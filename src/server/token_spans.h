@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "sluice/engine.h"
 
@@ -18,8 +18,12 @@ struct TokenSpan {
   std::optional<size_t> start{}, stop{};  // characters; none: the token does not stand for a part of the text
 };
 
-// The tokens of the text. The span of a token is found by the text that it stands for, ignoring case: a tokenizer may
-// change letters.
-std::vector<TokenSpan> token_spans(const Engine& engine, std::string_view text, bool add_special_tokens);
+// Most bytes of a text whose spans are listed, whatever the context: an answer has about 60 bytes for each token.
+inline constexpr size_t kMostSpannedBytes = 256 << 10;
+
+// Calls visit(span) for each token of the text in turn. The span of a token is found by the text that it stands for,
+// ignoring case: a tokenizer may change letters.
+void each_token_span(const Engine& engine, std::string_view text, bool add_special_tokens,
+                     const std::function<void(const TokenSpan& span)>& visit);
 
 }  // namespace sluice::server

@@ -11,8 +11,6 @@ namespace {
 
 using Type = Parameter::Type;
 
-constexpr size_t kMostBytes = 1 << 20;  // accepted whatever the context, as by /tokenize
-
 struct TokenizeFields {
   Json inputs;  // a string or strings
   bool add_special_tokens = true;
@@ -55,16 +53,15 @@ constexpr auto kDecode = std::to_array<Parameter>({
 });
 
 // Written as text: a tree of values would take many times the memory.
-std::string spans_text(const std::vector<TokenSpan>& spans) {
+void write_spans(std::string& out, const Call& call, std::string_view text, bool add_special_tokens) {
   const auto place = [](const std::optional<size_t>& at) { return at ? std::to_string(*at) : std::string("null"); };
-  std::string out = "[";
-  for (const TokenSpan& span : spans) {
-    if (out.size() > 1) out += ',';
+  out += '[';
+  each_token_span(call.engine(), text, add_special_tokens, [&](const TokenSpan& span) {
+    if (out.back() != '[') out += ',';
     out += fmt::format(R"({{"id":{},"text":{},"special":{},"start":{},"stop":{}}})", span.id, dump_json(span.text),
                        span.special, place(span.start), place(span.stop));
-  }
+  });
   out += ']';
-  return out;
 }
 
 void run_tokenize(Call& call) {
@@ -74,10 +71,11 @@ void run_tokenize(Call& call) {
   if (fields.inputs.is_string()) texts.push_back(fields.inputs.get<std::string>());
   if (fields.inputs.is_array()) texts = fields.inputs.get<std::vector<std::string>>();
   std::string out = "[";
+  size_t bytes = 0;
   for (const std::string& text : texts) {
-    check_text_length(text.size(), call.info().max_model_len, "inputs", kMostBytes);
+    check_text_length(bytes += text.size(), call.info().max_model_len, "inputs", kMostSpannedBytes);
     if (out.size() > 1) out += ',';
-    out += spans_text(token_spans(call.engine(), before + text, fields.add_special_tokens));
+    write_spans(out, call, before + text, fields.add_special_tokens);
   }
   out += ']';
   call.send({.body = std::move(out), .headers = call.warnings()});

@@ -12,8 +12,6 @@ namespace {
 
 using Type = Parameter::Type;
 
-constexpr size_t kMostBytes = 1 << 20;  // accepted whatever the context, as by /tokenize
-
 struct TokenizeFields {
   std::string inputs;
   bool add_special_tokens = true;
@@ -33,34 +31,32 @@ constexpr Parameter kParameters[] = {{.name = "inputs",
                                       .set = assign<&TokenizeFields::add_special_tokens>}};
 
 // Written as text: a tree of values would take many times the memory.
-std::string tokens_text(const std::vector<TokenSpan>& spans) {
+std::string tokens_text(const Call& call, std::string_view text, bool add_special_tokens) {
   const auto place = [](const std::optional<size_t>& at) { return at ? std::to_string(*at) : std::string("0"); };
   std::string out = "[";
-  for (const TokenSpan& span : spans) {
+  each_token_span(call.engine(), text, add_special_tokens, [&](const TokenSpan& span) {
     if (out.size() > 1) out += ',';
     out += fmt::format(R"({{"id":{},"text":{},"start":{},"stop":{}}})", span.id, dump_json(span.text),
                        place(span.start), place(span.stop));
-  }
+  });
   out += ']';
   return out;
 }
 
 void run_text(Call& call) {
   const auto& fields = call.fields.of<TokenizeFields>();
-  check_text_length(fields.inputs.size(), call.info().max_model_len, "inputs", kMostBytes);
-  const std::vector<TokenSpan> spans = token_spans(call.engine(), fields.inputs, fields.add_special_tokens);
-  call.send({.body = tokens_text(spans), .headers = call.warnings()});
+  check_text_length(fields.inputs.size(), call.info().max_model_len, "inputs", kMostSpannedBytes);
+  call.send({.body = tokens_text(call, fields.inputs, fields.add_special_tokens), .headers = call.warnings()});
 }
 
 void run_chat(Call& call) {
   expect_generates(call);
   const ChatRequest request = openai_chat_request(call);
   const std::string text = call.engine().render_chat(request.chat);
-  check_text_length(text.size(), call.info().max_model_len, "messages", kMostBytes);
-  const std::vector<TokenSpan> spans = token_spans(call.engine(), text, request.add_special_tokens);
-  call.send(
-      {.body = fmt::format(R"({{"tokenize_response":{},"templated_text":{}}})", tokens_text(spans), dump_json(text)),
-       .headers = call.warnings()});
+  check_text_length(text.size(), call.info().max_model_len, "messages", kMostSpannedBytes);
+  const std::string tokens = tokens_text(call, text, request.add_special_tokens);
+  call.send({.body = fmt::format(R"({{"tokenize_response":{},"templated_text":{}}})", tokens, dump_json(text)),
+             .headers = call.warnings()});
 }
 
 const EndpointInfo text_endpoint{
