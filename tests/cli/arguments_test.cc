@@ -245,7 +245,7 @@ TEST(Arguments, ErrorsOfAFileNameTheLine) {
   EXPECT_THAT(error("- port\n"), HasSubstr("expected a mapping"));
   EXPECT_THAT(error("port: [1\n"), HasSubstr(".yaml:"));
   EXPECT_THAT(error("config: other.yaml\n"), HasSubstr("cannot name another"));
-  EXPECT_THAT(error("pipeline-parallel-size: 2\n"), HasSubstr(".yaml:1: --pipeline-parallel-size 2: not supported"));
+  EXPECT_THAT(error("node-rank: 2\n"), HasSubstr(".yaml:1: --node-rank 2: not supported"));
   EXPECT_THAT(error("port: -1\n"), HasSubstr("out of range"));
   EXPECT_THAT(error_of({"serve", "--config", "/nowhere.yaml"}), HasSubstr("cannot open the file"));
 }

@@ -206,7 +206,7 @@ TEST(Engine, SubmitsChats) {
     }
     return std::string("accepted");
   };
-  EXPECT_EQ(error(chat(context)), "messages/context_length_exceeded");
+  EXPECT_EQ(error(chat(context)), "max_tokens/context_length_exceeded");
   ChatRequest longer = chat(1);
   longer.chat = ChatPrompt::user(std::string(static_cast<size_t>(context) * 20, 'a'));
   EXPECT_EQ(error(longer), "messages/context_length_exceeded");
@@ -424,7 +424,7 @@ TEST(Engine, RefusesWhatCannotBeServed) {
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.temperature = -0.5; }), "temperature/decimal_below_min_value");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.temperature = NAN; }), "temperature/decimal_below_min_value");
   EXPECT_EQ(error_of([&](Request& r) { r.sampling.top_p = 0; }), "top_p/decimal_below_min_value");
-  EXPECT_EQ(error_of([&](Request& r) { r.sampling.max_tokens = 5000; }), "prompt/context_length_exceeded");
+  EXPECT_EQ(error_of([&](Request& r) { r.sampling.max_tokens = 5000; }), "max_tokens/context_length_exceeded");
   EXPECT_EQ(error_of([&](Request& r) { r.prompt.assign(3000, 5); }), "prompt/context_length_exceeded");
   EXPECT_NE(error_of([&](Request& r) { r.prompt.clear(); }), "accepted");
   EXPECT_NE(error_of([&](Request& r) { r.n = 0; }), "accepted");
