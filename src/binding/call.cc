@@ -44,6 +44,8 @@ DirectCall::DirectCall(Engine& engine)
             .request_id = next_id(),
             .tenant = {},
             .suffix = {},
+            .method = {},
+            .target = {},
             .reply = nullptr,
             .running = nullptr,
             .shared = nullptr,
