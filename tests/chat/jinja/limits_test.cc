@@ -86,7 +86,7 @@ Outcome run_once(const std::string& source, const Json& variables, const RenderO
 Outcome run(const std::string& source, const Json& variables = Json::object(), const RenderOptions& options = {}) {
   Outcome out;
   double fastest = 1e9;
-  for (int attempt = 0; attempt < 3 && fastest >= kMostMs; ++attempt) {  // the machine may be busy
+  for (int attempt = 0; attempt < 8 && fastest >= kMostMs; ++attempt) {  // the machine may be busy
     const size_t before = live_bytes;
     peak_bytes = before;
     const double start = cpu_ms();
