@@ -604,8 +604,8 @@ TEST_F(SchedulerTest, RequestsThatNeverFitAreRefused) {
     return std::string();
   };
   EXPECT_EQ(error_of(numbered_request(60, 4)), "");
-  EXPECT_EQ(error_of(numbered_request(60, 5)), "prompt context_length_exceeded");
-  EXPECT_EQ(error_of(numbered_request(60, std::numeric_limits<int>::max())), "prompt context_length_exceeded");
+  EXPECT_EQ(error_of(numbered_request(60, 5)), "max_tokens context_length_exceeded");
+  EXPECT_EQ(error_of(numbered_request(60, std::numeric_limits<int>::max())), "max_tokens context_length_exceeded");
   Request open = numbered_request(64, 1);
   open.sampling.max_tokens.reset();
   open.prompt_param = "messages";
