@@ -25,7 +25,7 @@ def run(*arguments, env=None, **options):
         (["srve"], "did you mean 'serve'?"),
         (["serve", "--prot", "1"], "did you mean '--port'?"),
         (["serve", MODEL, "--port", "-1"], "--port: -1 is out of range (expected 0 to 65535)"),
-        (["serve", MODEL, "--pipeline-parallel-size", "2"], "--pipeline-parallel-size 2: not supported: one device"),
+        (["serve", MODEL, "--data-parallel-size", "2"], "--data-parallel-size 2: not supported: one process"),
         (["serve", MODEL, "--quantization", "awq", "--port", "0"], "the checkpoint's method is none"),
         (["serve", MODEL, "--override-generation-config", '{"a": 1}', "--port", "0"], "unknown key 'a'"),
         (["serve", MODEL, "--ssl-certfile", "x"], "need each other"),
