@@ -13,7 +13,8 @@ namespace {
 using enum ForeignOption::Kind;
 using enum ForeignOption::Takes;
 
-constexpr std::string_view kOneProcess = "one process serves the model; start one server per device behind sluice route";
+constexpr std::string_view kOneProcess =
+    "one process serves the model; start one server per device behind sluice route";
 constexpr std::string_view kOneDevice =
     "one device computes the model; choose it with --device, or make the model smaller with --quantization";
 constexpr std::string_view kExperts = "one device holds all experts; --quantization makes them smaller";
