@@ -75,7 +75,7 @@ def test_vllm_command_line(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("max-num-seqs: 3\nserved-model-name: [unused]\n")
     arguments = ["--dtype", "float", "--max_model_len", "1k", "--served-model-name", "a", "b", "--trust-remote-code",
-                 "-pp", "1", "--enforce-eager", "--config", str(config), "--generation-config", "vllm",
+                 "-dp", "1", "--enforce-eager", "--config", str(config), "--generation-config", "vllm",
                  "--override-generation-config.temperature", "0", "--chat-template",
                  "{{ mood }}: {{ messages[0]['content'] }}", "--default-chat-template-kwargs", '{"mood": "calm"}']  # fmt: skip
     with Server(*arguments) as server:
@@ -83,7 +83,7 @@ def test_vllm_command_line(tmp_path):
         models = {model.id: model for model in client.models.list().data}
         assert set(models) == {"a", "b"} and models["a"].max_model_len == 1000
         assert "sluice: --trust-remote-code: nothing to do: no code of a model is ever run\n" in server.lines
-        assert "sluice: -pp 1: nothing to do, it is always so\n" in server.lines
+        assert "sluice: -dp 1: nothing to do, it is always so\n" in server.lines
         message = [{"role": "user", "content": "Hi"}]
         for kwargs, text in (({}, "calm: Hi"), ({"mood": "glad"}, "glad: Hi")):
             body = {"messages": message, "chat_template_kwargs": kwargs}
