@@ -35,6 +35,7 @@ OtherStage::~OtherStage() {
 LoadContext counting_copy(const LoadContext& context) {
   LoadContext copy = context;
   copy.dry = copy.elsewhere = true;
+  copy.ranks = {};
   copy.progress = nullptr;
   copy.lora = nullptr;
   return copy;

@@ -32,7 +32,8 @@ class OtherStage {
   size_t weight_bytes_ = 0, mapped_bytes_ = 0, packed_sizes_ = 0, packed_layout_ = 0;
 };
 
-// A copy in which constructors only count the bytes of weights. What they record in it does not reach the original.
+// A copy in which constructors only count the bytes of weights, those of all ranks of a stage together, so that every
+// process counts the same. What they record in it does not reach the original.
 LoadContext counting_copy(const LoadContext& context);
 
 // Divides layers between stages so that the most expensive stage is as cheap as possible. `costs`: per layer.

@@ -7,9 +7,6 @@
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server {
-namespace {
-
-using Type = Parameter::Type;
 
 void set_grammar(Fields& f, GrammarSpec grammar) {
   auto& fields = f.of<GenerationFields>();
@@ -22,6 +19,10 @@ void set_grammar(Fields& f, GrammarSpec grammar) {
   }
   fields.grammar = std::move(grammar);
 }
+
+namespace {
+
+using Type = Parameter::Type;
 
 // A schema: an object or a boolean, or for some servers the text of one.
 void set_schema(Fields& f, const Json& value, const FieldPath& path) {

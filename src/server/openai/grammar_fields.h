@@ -4,10 +4,13 @@
 
 #include <span>
 
+#include "server/engine_request.h"
 #include "server/parameters.h"
 
 namespace sluice::server {
 
+// Throws ApiError if the request has another grammar already.
+void set_grammar(Fields& fields, GrammarSpec grammar);
 void set_response_format(Fields& fields, const Json& value);
 std::span<const Parameter> grammar_parameters();  // GenerationFields
 

@@ -6,6 +6,7 @@
 
 #include "server/engine_request.h"
 #include "server/members.h"
+#include "server/openai/grammar_fields.h"
 #include "server/rows.h"
 #include "server/sglang/format.h"
 
@@ -40,6 +41,7 @@ void set_new_tokens(Fields& f, const Json& v) {
   f.of<SglangSampling>().scores_only = tokens == 0;
   f.of<SamplingParams>().max_tokens = std::max(tokens, 1);
   f.of<GenerationFields>().has_max_tokens = true;
+  f.of<GenerationFields>().max_tokens_name = "max_new_tokens";
 }
 
 void set_bias(Fields& f, const Json& v) {
@@ -48,21 +50,9 @@ void set_bias(Fields& f, const Json& v) {
   }
 }
 
-void set_one_grammar(Fields& f, GrammarSpec grammar) {
-  auto& fields = f.of<GenerationFields>();
-  if (fields.grammar) {
-    throw ApiError{.message = fmt::format("Setting '{}' and '{}' at the same time is not supported: an answer has one "
-                                          "grammar.",
-                                          fields.grammar->param, grammar.param),
-                   .param = grammar.param,
-                   .code = "invalid_parameter_combination"};
-  }
-  fields.grammar = std::move(grammar);
-}
-
 void set_schema_text(Fields& f, const Json& v) {
   const FieldPath path = "json_schema";
-  set_one_grammar(f, schema_grammar(v.is_string() ? v.get<std::string>() : dump_json(expect_object(v, path)), path));
+  set_grammar(f, schema_grammar(v.is_string() ? v.get<std::string>() : dump_json(expect_object(v, path)), path));
 }
 
 constexpr auto kOwnNested = std::to_array<Parameter>({
@@ -97,21 +87,21 @@ constexpr auto kOwnNested = std::to_array<Parameter>({
      .max_bytes = kGrammarBytes,
      .set =
          [](Fields& f, const Json& v) {
-           set_one_grammar(f, {"regex", v.get<std::string>(), "regex"});
+           set_grammar(f, {"regex", v.get<std::string>(), "regex"});
          }},
     {.name = "ebnf",
      .type = Type::kString,
      .max_bytes = kGrammarBytes,
      .set =
          [](Fields& f, const Json& v) {
-           set_one_grammar(f, {"gbnf", v.get<std::string>(), "ebnf"});
+           set_grammar(f, {"gbnf", v.get<std::string>(), "ebnf"});
          }},
     {.name = "structural_tag",
      .type = Type::kString,
      .max_bytes = kGrammarBytes,
      .set =
          [](Fields& f, const Json& v) {
-           set_one_grammar(f, {"structural_tag", v.get<std::string>(), "structural_tag"});
+           set_grammar(f, {"structural_tag", v.get<std::string>(), "structural_tag"});
          }},
     refused("stop_regex", "[[]]"),
     refused("spaces_between_special_tokens", "[true]"),
