@@ -14,6 +14,7 @@
 
 #include "base/mmap.h"
 #include "sluice/error.h"
+#include "support/sanitized.h"
 #include "support/temp_folder.h"
 
 namespace sluice::file_mapping_test {
@@ -100,7 +101,7 @@ TEST(FileMappingDeathTest, OtherBusErrorsKeepTheirEffect) {
   ASSERT_NE(mapped, MAP_FAILED);
   std::filesystem::resize_file(path, 0);
   const auto* byte = static_cast<const volatile char*>(mapped);
-#if defined(__SANITIZE_ADDRESS__)
+#if SLUICE_SANITIZED
   EXPECT_DEATH([[maybe_unused]] const char read = *byte, "BUS");
 #else
   EXPECT_EXIT([[maybe_unused]] const char read = *byte, ::testing::KilledBySignal(SIGBUS), "");

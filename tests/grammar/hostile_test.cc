@@ -16,7 +16,7 @@
 #include "grammar/vocabulary_of.h"
 #include "support/sanitized.h"
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !SLUICE_SANITIZED
 #define COUNTS_MEMORY 1
 #endif
 
@@ -152,7 +152,7 @@ Costs measure(const Hostile& h, const std::shared_ptr<const Vocabulary>& words,
   const Peak compiling;
   const double begin = seconds();
   try {
-    Budget budget;
+    Budget budget({.time = time_limit(Limits{}.time)});
     grammar = compile(h.kind, h.text, {.budget = budget});
   } catch (const GrammarError& e) {
     costs.refused = e.what();

@@ -12,16 +12,12 @@
 
 #include "chat/jinja/jinja.h"
 #include "sluice/error.h"
+#include "support/sanitized.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLUICE_MEASURES 0
-#else
-#define SLUICE_MEASURES 1
-#endif
 
 constexpr double kMostMs = 200;  // on one core, including slow ones
 
-#if SLUICE_MEASURES
+#if !SLUICE_SANITIZED
 namespace {
 std::atomic<size_t> live_bytes{0};
 std::atomic<size_t> peak_bytes{0};
@@ -53,7 +49,7 @@ std::string repeat(std::string_view text, int n) {
   return out;
 }
 
-#if SLUICE_MEASURES
+#if !SLUICE_SANITIZED
 double cpu_ms() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -67,7 +63,7 @@ struct Outcome {
 
 // AddressSanitizer's memmem inspects the whole rest of the text in each call, so many matches take quadratic time.
 bool too_slow_here(const std::string& source) {
-  return !SLUICE_MEASURES &&
+  return SLUICE_SANITIZED &&
          (source.find("replace") != std::string::npos || source.find("split(") != std::string::npos);
 }
 
@@ -82,7 +78,7 @@ Outcome run_once(const std::string& source, const Json& variables, const RenderO
   return out;
 }
 
-#if SLUICE_MEASURES
+#if !SLUICE_SANITIZED
 Outcome run(const std::string& source, const Json& variables = Json::object(), const RenderOptions& options = {}) {
   Outcome out;
   double fastest = 1e9;

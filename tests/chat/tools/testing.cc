@@ -70,7 +70,7 @@ std::shared_ptr<const grammar::Vocabulary> vocabulary_of(const std::vector<std::
 
 grammar::Matcher matcher_of(std::string_view syntax, const CallGrammar& calls, const std::vector<std::string>& special,
                             const std::vector<std::string>& further = {}) {
-  grammar::Budget budget;
+  grammar::Budget budget({.time = time_limit(grammar::Limits{}.time)});
   const auto find = [&](std::string_view text) -> std::optional<TokenId> {
     const auto it = std::ranges::find(special, text);
     if (it == special.end()) return std::nullopt;
