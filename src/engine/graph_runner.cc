@@ -47,7 +47,11 @@ SLUICE_WIDE uint32_t copy_rows(TableRows from, int32_t* to, size_t width, int32_
 GraphRunner::GraphRunner(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs)
     : loaded_(loaded), context_(context), inputs_(inputs) {}
 
-bool GraphRunner::usable() const { return loaded_.plan.backend->can.captures && loaded_.plan.shape.capturable; }
+// The stages of a pipeline exchange results outside of the model (Runner::run_stage).
+bool GraphRunner::usable() const {
+  const LoadPlan& plan = loaded_.plan;
+  return plan.backend->can.captures && plan.shape.capturable && !plan.stage.many();
+}
 
 bool GraphRunner::takes(const Batch& batch) const {
   if (!batch.adapters.empty() && !loaded_.adapters->plain()) return false;

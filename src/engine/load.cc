@@ -175,13 +175,21 @@ std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max
   return model;
 }
 
-ops::Device& open_device(const ops::Backend& backend, int ordinal) {
+// Where a rank computes: rank 0 on the device that the options name, the others on the devices after it, in turn.
+struct DeviceOfRank {
+  int ordinal = 0;
+  int sharers = 1;  // ranks on this device
+};
+
+DeviceOfRank device_of_rank(const ops::Backend& backend, int first, int rank, int ranks) {
   const int devices = backend.devices();
-  if (ordinal < 0 || ordinal >= devices) {
+  if (first < 0 || first >= devices) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("--device: {} is out of range (backend {} has devices 0 to {})",
-                                                        ordinal, backend.name, devices - 1));
+                                                        first, backend.name, devices - 1));
   }
-  return backend.open(ordinal);
+  DeviceOfRank out{.ordinal = (first + rank) % devices, .sharers = 0};
+  for (int other = 0; other < ranks; ++other) out.sharers += (first + other) % devices == out.ordinal ? 1 : 0;
+  return out;
 }
 
 // Returns how many bytes of a memory the engine may use. On a device, this is the share `utilization` of its memory
@@ -380,7 +388,7 @@ void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
                             tensor ? o.tensor_parallel_size : o.pipeline_parallel_size, why));
   };
   if (!backend.can.collectives) {
-    refuse(fmt::format("--backend {}", backend.name), "only CPU backends have operations between ranks");
+    refuse(fmt::format("--backend {}", backend.name), "it has no operations between ranks");
   }
   if (o.enable_lora) refuse("--enable-lora", "adapters are not divided between ranks");
   if (!o.lora_modules.empty()) refuse("--lora-modules", "adapters are not divided between ranks");
@@ -491,9 +499,12 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   }
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
-  plan.device = &open_device(*plan.backend, options.device);
+  const int ranks = ranks_of(options);
+  if (ranks > 1) refuse_with_ranks(options, *plan.backend);
+  const int rank = plan.communicator != nullptr ? plan.communicator->rank() : 0;
+  const DeviceOfRank place = device_of_rank(*plan.backend, options.device, rank, ranks);
+  plan.device = &plan.backend->open(place.ordinal);
   plan.queue = plan.device->make_queue(pool);
-  if (ranks_of(options) > 1) refuse_with_ranks(options, *plan.backend);
   const bool host_accessible = plan.device->memory().host_accessible();
   if (!host_accessible && !options.packed_cache.empty()) {
     throw Error(ErrorCode::kUnsupportedModel,
@@ -540,8 +551,12 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   warn_about_unpacked(plan);
 
   MemoryPlan& memory = plan.memory;
-  memory.available_bytes = usable_memory(plan.device->memory(), options.gpu_memory_utilization) /
-                           static_cast<size_t>(ranks_of(options));  // all ranks are on this machine
+  memory.available_bytes =
+      usable_memory(plan.device->memory(), options.gpu_memory_utilization) / static_cast<size_t>(place.sharers);
+  if (place.sharers > 1 && !host_accessible) {
+    plan.warnings.push_back(fmt::format("{} ranks share device {}, and take turns: a device for each is faster",
+                                        place.sharers, place.ordinal));
+  }
   memory.mapped_bytes = context.mapped_bytes;
   plan_weights(options, plan);
   if (sites != nullptr) {

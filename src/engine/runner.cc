@@ -16,6 +16,10 @@ Indices pairs_of(const std::vector<Copy>& copies) {
   return std::span(reinterpret_cast<const int32_t*>(copies.data()), 2 * copies.size());
 }
 
+// The message that has the other ranks capture graphs. No message of a batch is as short, and the empty message ends
+// the ranks.
+constexpr std::byte kPrepare{1};
+
 // The parts that a step of a pipeline is cut into. More parts let the stages compute at the same time for longer, but
 // matmuls of fewer rows are less efficient.
 int stage_parts(int rows, int stages) {
@@ -43,11 +47,24 @@ Tensor Runner::run(const Batch& batch, const Tensor& sampled) {
   return run_here(batch, sampled);
 }
 
+void Runner::prepare() {
+  if (Communicator* ranks = loaded_.plan.communicator.get(); ranks != nullptr) {
+    CHECK(ranks->rank() == 0, "rank {} prepares on its own", ranks->rank());
+    message_ = {kPrepare};
+    ranks->broadcast(message_, 0);
+  }
+  graph_runner_.prepare();
+}
+
 void Runner::follow() {
   for (;;) {
     loaded_.plan.communicator->broadcast(message_, 0);
     if (message_.empty()) return;
-    run_here(from_message(message_), {});
+    if (message_.size() == 1) {
+      graph_runner_.prepare();
+    } else {
+      run_here(from_message(message_), {});
+    }
   }
 }
 

@@ -27,7 +27,7 @@ class Runner {
   // Like run(), but returns the result in host memory.
   Tensor forward(const Batch& batch) { return to_host(run(batch)); }
   // Captures the graphs of decode steps, if the backend can. Call it once before many decode steps.
-  void prepare() { graph_runner_.prepare(); }
+  void prepare();
   ops::Ctx& context() { return context_; }
 
  private:
@@ -41,7 +41,7 @@ class Runner {
   StepInputs inputs_;
   GraphRunner graph_runner_;
   Buffer results_;                  // host copy of a device's results
-  std::vector<std::byte> message_;  // the batch that went to the other ranks last
+  std::vector<std::byte> message_;  // what went to the other ranks last
 };
 
 // Computes the logits of every position of one text, in steps of at most `chunk` tokens. It uses blocks 0, 1, ... of

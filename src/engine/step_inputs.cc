@@ -23,7 +23,7 @@ size_t most_indices(const LoadPlan& plan) {
 
 }  // namespace
 
-StepInputs::StepInputs(const LoadPlan& plan) : queue_(*plan.queue) {
+StepInputs::StepInputs(const LoadPlan& plan) : queue_(*plan.queue), ranks_(plan.communicator.get()) {
   if (plan.device->memory().host_accessible()) return;
   const size_t bytes = most_indices(plan) * sizeof(int32_t);
   for (Pinned& staging : staging_) {
@@ -54,10 +54,13 @@ void StepInputs::send() {
 void StepInputs::feed_sampled(ops::Ctx& context, const Indices& tokens, const Indices& from_sample,
                               const Tensor& sampled) {
   if (from_sample.empty()) return;
-  CHECK(sampled.data != nullptr, "tokens of the previous step were not sampled on the device");
   std::byte* at = device_.data() + (reinterpret_cast<const std::byte*>(tokens.device) - device_.data());
   const Tensor placed(at, &kInt32, {static_cast<int64_t>(tokens.size())});
-  ops::feed_sampled(context, {.tokens = placed, .sampled = sampled, .from = from_sample});
+  if (ranks_ == nullptr || ranks_->rank() == 0) {
+    CHECK(sampled.data != nullptr, "tokens of the previous step were not sampled on the device");
+    ops::feed_sampled(context, {.tokens = placed, .sampled = sampled, .from = from_sample});
+  }
+  if (ranks_ != nullptr) ops::broadcast(context, placed);
 }
 
 BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor& sampled) {

@@ -27,8 +27,8 @@ class StepInputs {
   };
   List add(size_t count);  // starts on a cache line of its own
   void send();
-  // Fills in tokens that the host does not know yet from the previous step's sample. Does nothing if `from_sample` is
-  // empty.
+  // Fills in tokens that the host does not know yet from the previous step's sample, which rank 0 has. Does nothing if
+  // `from_sample` is empty.
   void feed_sampled(ops::Ctx& context, const Indices& tokens, const Indices& from_sample, const Tensor& sampled);
 
  private:
@@ -38,6 +38,7 @@ class StepInputs {
   };
 
   ops::Queue& queue_;
+  const Communicator* ranks_;      // all ranks; null: there is one
   std::array<Pinned, 2> staging_;  // used alternately: the host fills one while the other is copied
   size_t turn_ = 0;
   size_t used_ = 0;  // indices added since begin()

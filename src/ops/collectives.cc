@@ -20,15 +20,30 @@ void all_gather(Ctx& ctx, Tensor out, Tensor x) {
   if (out.shape.elements() > 0) ctx.ops.all_gather(ctx.queue, *ctx.communicator, out, x);
 }
 
+namespace {
+
+void check_message(const Tensor& x) {
+  CHECK(x.dense() && x.bytes() % sizeof(int32_t) == 0, "a message of {} {}", x.shape.str(), x.dtype->name);
+}
+
+}  // namespace
+
+void broadcast(Ctx& ctx, Tensor x) {
+  Communicator* all = ctx.pipeline != nullptr ? ctx.pipeline : ctx.communicator;
+  CHECK(all != nullptr, "a message to all ranks without ranks");
+  check_message(x);
+  if (x.shape.elements() > 0) ctx.ops.broadcast(ctx.queue, *all, x);
+}
+
 void send(Ctx& ctx, int rank, Tensor x) {
   CHECK(ctx.pipeline != nullptr, "a message to rank {} without ranks", rank);
-  CHECK(x.dense(), "a message {}", x.shape.str());
+  check_message(x);
   if (x.shape.elements() > 0) ctx.ops.send(ctx.queue, *ctx.pipeline, rank, x);
 }
 
 void receive(Ctx& ctx, int rank, Tensor x) {
   CHECK(ctx.pipeline != nullptr, "a message from rank {} without ranks", rank);
-  CHECK(x.dense(), "a message {}", x.shape.str());
+  check_message(x);
   if (x.shape.elements() > 0) ctx.ops.receive(ctx.queue, *ctx.pipeline, rank, x);
 }
 

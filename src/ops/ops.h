@@ -422,6 +422,7 @@ struct OpTable {
   void (*lora_expand)(Queue&, const LoraExpandArgs&) = nullptr;
   void (*all_reduce)(Queue&, Communicator&, Tensor out, Tensor x, bool accumulate) = nullptr;
   void (*all_gather)(Queue&, Communicator&, Tensor out, Tensor x) = nullptr;
+  void (*broadcast)(Queue&, Communicator&, Tensor x) = nullptr;
   void (*send)(Queue&, Communicator&, int rank, Tensor x) = nullptr;
   void (*receive)(Queue&, Communicator&, int rank, Tensor x) = nullptr;
 };
@@ -441,7 +442,7 @@ struct Slot {
   SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) \
   SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route) \
   SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand) \
-  SLOT(all_reduce) SLOT(all_gather) SLOT(send) SLOT(receive)
+  SLOT(all_reduce) SLOT(all_gather) SLOT(broadcast) SLOT(send) SLOT(receive)
 // clang-format on
 
 #define SLUICE_SLOT(name) \
@@ -569,7 +570,10 @@ void lora_expand(Ctx&, const LoraExpandArgs& args);
 void all_reduce(Ctx&, Tensor out, Tensor x, bool accumulate);
 // out = the columns x of rank 0, 1, ... side by side. A rank has share_of(columns of out) columns (parallel/share.h).
 void all_gather(Ctx&, Tensor out, Tensor x);
-// Copies a dense tensor x to or from another rank of Ctx::pipeline, which makes the opposite call with as many bytes.
+// Replaces a dense tensor x of whole 32-bit words by that of rank 0 of all ranks.
+void broadcast(Ctx&, Tensor x);
+// Copies a dense tensor x of whole 32-bit words to or from another rank of Ctx::pipeline, which makes the opposite call
+// with as many bytes.
 void send(Ctx&, int rank, Tensor x);
 void receive(Ctx&, int rank, Tensor x);
 

@@ -2,6 +2,7 @@
 // cut into pieces, because every element is summed on its own.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "ops/reference.h"
@@ -104,6 +105,14 @@ void all_gather(Queue& queue, Communicator& ranks, Tensor out, Tensor x) {
       }
     });
   });
+}
+
+void broadcast(Queue&, Communicator& ranks, Tensor x) {
+  std::vector<std::byte> message;
+  if (ranks.rank() == 0) message.assign(x.data, x.data + x.bytes());
+  ranks.broadcast(message, 0);
+  CHECK(message.size() == x.bytes(), "a message of {} bytes, expected {}", message.size(), x.bytes());
+  std::memcpy(x.data, message.data(), message.size());
 }
 
 void send(Queue&, Communicator& ranks, int rank, Tensor x) { ranks.send(rank, {x.data, x.bytes()}); }

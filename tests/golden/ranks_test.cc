@@ -1,15 +1,18 @@
 // Compares every architecture of tests/goldens/arch with Hugging Face transformers when several ranks compute it: they
 // divide each layer, or are the stages of a pipeline, or both. Checks logits in one piece, in chunks of five, and
-// greedy tokens. Prints a table of the errors at the end, and the share of the weights that rank 0 holds.
+// greedy tokens. Prints a table of the errors at the end, and the share of the weights that rank 0 holds. Ranks are
+// threads on the host's best backend, and processes on that of a GPU if there is one.
 #include <gtest/gtest.h>
 
 #include <fmt/core.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
+#include <string_view>
 
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
@@ -63,7 +66,35 @@ class Table : public ::testing::Environment {
 
 Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // owned by gtest
 
-class RanksOfArch : public ::testing::TestWithParam<std::tuple<std::string, Way>> {};
+constexpr const char* kRankCommand = "rank";  // main() below starts another rank
+
+// A model that ranks compute together, as threads or as processes. The caller is rank 0.
+class Group {
+ public:
+  explicit Group(const EngineOptions& options) {
+    if (ops::select_backend(options.backend).open(0).memory().host_accessible()) {
+      threads_ = std::make_unique<RankThreads>(options);
+      return;
+    }
+    set_rank_command(kRankCommand);
+    loaded_ = std::make_unique<LoadedModel>(load_model(options, pool_));
+    runner_ = std::make_unique<Runner>(*loaded_);
+  }
+  ~Group() { set_rank_command(""); }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  Runner& runner() { return threads_ ? threads_->runner() : *runner_; }
+  const LoadPlan& plan() const { return threads_ ? threads_->plan() : loaded_->plan; }
+
+ private:
+  ThreadPool pool_{1, /*pin=*/false};
+  std::unique_ptr<RankThreads> threads_;
+  std::unique_ptr<LoadedModel> loaded_;
+  std::unique_ptr<Runner> runner_;
+};
+
+class RanksOfArch : public ::testing::TestWithParam<std::tuple<std::string, Way, std::string>> {};
 
 size_t weight_bytes(const EngineOptions& options) {
   ThreadPool pool(1);
@@ -78,7 +109,7 @@ std::vector<float> all_logits(Runner& runner, const LoadPlan& plan, int block_si
 }
 
 // Stages compute the same sums in the same order as one process.
-void expect_bits_of_one_process(RankThreads& group, EngineOptions options, std::span<const int32_t> ids) {
+void expect_bits_of_one_process(Group& group, EngineOptions options, std::span<const int32_t> ids) {
   const std::vector<float> got = all_logits(group.runner(), group.plan(), options.block_size, ids);
   options.pipeline_parallel_size = 1;
   ThreadPool pool(1);
@@ -88,10 +119,11 @@ void expect_bits_of_one_process(RankThreads& group, EngineOptions options, std::
 }
 
 TEST_P(RanksOfArch, LogitsAndGreedyTokens) {
-  const auto& [name, way] = GetParam();
+  const auto& [name, way, backend] = GetParam();
   const ArchGolden golden(name);
   EngineOptions options;
   options.model = golden.checkpoint();
+  options.backend = backend;
   options.dtype = "float32";
   options.kv_cache_memory_bytes = 16 << 20;
   options.max_num_seqs = 64;
@@ -100,7 +132,7 @@ TEST_P(RanksOfArch, LogitsAndGreedyTokens) {
   options.tensor_parallel_size = way.tensor;
   options.pipeline_parallel_size = way.pipeline;
   options.enable_expert_parallel = way.experts;
-  RankThreads group(options);
+  Group group(options);
   noted.error = 0;
   noted.share = static_cast<double>(group.plan().weight_bytes) / static_cast<double>(whole);
   if (way.tensor == 1) expect_bits_of_one_process(group, options, golden.ids("ids_1"));
@@ -211,22 +243,40 @@ bool has_experts(const std::string& name) {
   return text.find("expert") != std::string::npos || text.find("moe") != std::string::npos;
 }
 
+std::vector<std::string> rank_backends() {
+  std::vector<std::string> names{std::string(ops::select_host_backend().name)};
+  const ops::Backend& best = ops::select_backend();
+  if (best.name != names[0] && best.can.collectives) names.emplace_back(best.name);
+  return names;
+}
+
 // Every architecture in every way that differs for it. With sanitizers, without those that only have more ranks.
-std::vector<std::tuple<std::string, Way>> cases() {
-  std::vector<std::tuple<std::string, Way>> all;
-  for (const std::string& name : golden_names(arch_goldens())) {
-    for (const Way& way : kWays) {
-      if (way.experts && !has_experts(name)) continue;
-      if (kSanitized && way.tensor * way.pipeline > 2) continue;
-      all.emplace_back(name, way);
+std::vector<std::tuple<std::string, Way, std::string>> cases() {
+  std::vector<std::tuple<std::string, Way, std::string>> all;
+  for (const std::string& backend : rank_backends()) {
+    for (const std::string& name : golden_names(arch_goldens())) {
+      for (const Way& way : kWays) {
+        if (way.experts && !has_experts(name)) continue;
+        if (kSanitized && way.tensor * way.pipeline > 2) continue;
+        all.emplace_back(name, way, backend);
+      }
     }
   }
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RanksOfArch, ::testing::ValuesIn(cases()), [](const auto& info) {
-  return test_name(std::get<0>(info.param), std::get<1>(info.param).str());
+  return test_name(std::get<0>(info.param) + "_" + std::get<1>(info.param).str(), std::get<2>(info.param));
 });
 
 }  // namespace
 }  // namespace sluice::ranks_test
+
+// The program starts itself as further ranks.
+int main(int count, char** arguments) {
+  if (count == 4 && std::string_view(arguments[1]) == sluice::ranks_test::kRankCommand) {
+    return sluice::run_rank(std::atoi(arguments[2]), std::atoi(arguments[3]));
+  }
+  ::testing::InitGoogleTest(&count, arguments);
+  return RUN_ALL_TESTS();
+}

@@ -1,10 +1,20 @@
-// The ops between ranks, on threads: exact results, equal bits on all ranks, odd sizes, strided views, and matrices
-// that are larger than an outbox.
+// The ops between ranks: exact results, equal bits on all ranks, odd sizes, strided views, and matrices that are larger
+// than an outbox. Ranks are threads on host memory and processes on other devices, because CUDA calls of one thread may
+// wait for kernels of another.
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include "ops/testing.h"
 #include "parallel/communicator.h"
 #include "parallel/share.h"
+
+extern char** environ;
 
 namespace sluice::ops::collectives_test {
 namespace {
@@ -14,19 +24,69 @@ struct Rank {
   Ctx& ctx;
 };
 
-// Runs body(rank) on `size` threads, each with its own queue and pool of `threads` threads.
+// Runs body(rank) for one rank, on the backend's devices in turn.
+template <class F>
+void run_rank(const Backend& backend, Communicator& communicator, int threads, F&& body) {
+  ThreadPool pool(threads, /*pin=*/false);
+  const std::unique_ptr<Queue> queue = backend.open(communicator.rank() % backend.devices()).make_queue(pool);
+  Arena arena(0);
+  Ctx ctx(*queue, arena);
+  ctx.communicator = ctx.pipeline = &communicator;
+  body(Rank{communicator, ctx});
+}
+
+constexpr int kFd = 3;
+constexpr const char* kRankVariable = "SLUICE_TEST_RANK";  // "rank call": a process that is another rank
+
+// Starts this program again, for the present test alone.
+pid_t start_process(int fd, int rank, int call) {
+  const std::string filter = std::string("--gtest_filter=") +
+                             ::testing::UnitTest::GetInstance()->current_test_info()->test_suite_name() + "." +
+                             ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  ::setenv(kRankVariable, fmt::format("{} {}", rank, call).c_str(), 1);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, fd, kFd);
+  std::string name = "ops_test", argument = filter;
+  char* words[] = {name.data(), argument.data(), nullptr};
+  pid_t pid = -1;
+  EXPECT_EQ(::posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, words, environ), 0);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::unsetenv(kRankVariable);
+  return pid;
+}
+
+template <class F>
+void on_processes(const Backend& backend, int size, int threads, F&& body) {
+  static int calls = 0;
+  const int call = calls++;
+  if (const char* variable = std::getenv(kRankVariable); variable != nullptr) {
+    int rank = 0, wanted = 0;
+    ASSERT_EQ(std::sscanf(variable, "%d %d", &rank, &wanted), 2);
+    if (call != wanted) return;
+    run_rank(backend, *Communicator::join(kFd, rank), threads, body);
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  std::vector<pid_t> processes;
+  {
+    const std::unique_ptr<Communicator> communicator = Communicator::create(size);
+    for (int rank = 1; rank < size; ++rank) processes.push_back(start_process(communicator->fd(), rank, call));
+    run_rank(backend, *communicator, threads, body);
+  }
+  for (const pid_t process : processes) {
+    int status = -1;
+    EXPECT_EQ(::waitpid(process, &status, 0), process);
+    EXPECT_EQ(status, 0) << "of another rank";
+  }
+}
+
 template <class F>
 void on_ranks(const Backend& backend, int size, int threads, F&& body) {
+  if (!backend.open(0).memory().host_accessible()) return on_processes(backend, size, threads, body);
+  if (std::getenv(kRankVariable) != nullptr) return;
   std::vector<std::thread> running;
   for (std::unique_ptr<Communicator>& rank : Communicator::of_threads(size)) {
-    running.emplace_back([&, mine = std::move(rank)] {
-      ThreadPool pool(threads, /*pin=*/false);
-      const std::unique_ptr<Queue> queue = backend.open(0).make_queue(pool);
-      Arena arena(0);
-      Ctx ctx(*queue, arena);
-      ctx.communicator = ctx.pipeline = mine.get();
-      body(Rank{*mine, ctx});
-    });
+    running.emplace_back([&, mine = std::move(rank)] { run_rank(backend, *mine, threads, body); });
   }
   for (std::thread& thread : running) thread.join();
 }
@@ -38,10 +98,14 @@ Owned matrix_of(int rank, int64_t rows, int64_t columns, int64_t gap) {
   return matrix;
 }
 
+// Those with different kernels.
 std::vector<const Backend*> backends() {
   std::vector<const Backend*> found;
-  for (const Backend* backend : Registry<Backend>::all()) {
-    if (backend->usable() && backend->can.collectives) found.push_back(backend);
+  for (const Backend* backend : usable_backends()) {
+    const auto equal = [&](const Backend* other) {
+      return same_kernels<&OpTable::all_reduce, &OpTable::all_gather, &OpTable::send>(backend, other);
+    };
+    if (backend->can.collectives && std::ranges::none_of(found, equal)) found.push_back(backend);
   }
   return found;
 }
@@ -49,14 +113,15 @@ std::vector<const Backend*> backends() {
 struct Size {
   int64_t rows, columns, gap;
 };
-const std::vector<Size> kSizes = {{1, 1, 0}, {1, 256, 0}, {3, 257, 5}, {70, 4099, 1}, {2, 300'000, 0}, {5, 2, 7}};
+const std::vector<Size> kSizes = {{1, 1, 0},       {1, 256, 0}, {3, 257, 5},      {70, 4099, 1},
+                                  {2, 300'000, 0}, {5, 2, 7},   {3, 2'500'000, 3}};
 
 TEST(Collectives, AllReduceSumsInTheOrderOfTheRanks) {
   for (const Backend* backend : backends()) {
     for (const int size : {1, 2, 3}) {
-      for (const bool accumulate : {false, true}) {
-        on_ranks(*backend, size, 2, [&](const Rank& rank) {
-          for (const auto& [rows, columns, gap] : kSizes) {
+      on_ranks(*backend, size, 2, [&](const Rank& rank) {
+        for (const auto& [rows, columns, gap] : kSizes) {
+          for (const bool accumulate : {false, true}) {
             const Owned x = matrix_of(rank.communicator.rank(), rows, columns, gap);
             Owned out = matrix_of(10, rows, columns, gap);
             const Owned before = out;
@@ -76,8 +141,8 @@ TEST(Collectives, AllReduceSumsInTheOrderOfTheRanks) {
             }
             all_reduce(rank.ctx, out, out, false);  // out may be x
           }
-        });
-      }
+        }
+      });
     }
   }
 }
@@ -95,6 +160,20 @@ TEST(Collectives, AllGatherPutsColumnsSideBySide) {
         }
       });
     }
+  }
+}
+
+TEST(Collectives, BroadcastCopiesFromRankZero) {
+  for (const Backend* backend : backends()) {
+    on_ranks(*backend, 3, 1, [&](const Rank& rank) {
+      for (const auto& [rows, columns, gap] : kSizes) {
+        Owned x = matrix_of(rank.communicator.rank(), rows, columns, 0);
+        const Owned want = matrix_of(0, rows, columns, 0);
+        broadcast(rank.ctx, x);
+        for (int64_t i = 0; i < rows; ++i) ASSERT_TRUE(same_bits(x.row(i), want.row(i), columns)) << columns;
+      }
+      broadcast(rank.ctx, Owned(&kFloat32, {0, 5}));  // nothing
+    });
   }
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/registry.h"
+#include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul/panel_layout.h"
@@ -13,7 +14,6 @@
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/upload.h"
 #include "ops/sample.h"
-#include "sluice/error.h"
 
 namespace sluice::cuda {
 namespace {
@@ -100,9 +100,12 @@ void lora_op(ops::Queue& queue, const Args& args) {
   finish(queue, [&](const Launch& l) { run(l, args, on_device(queue, args.slots), arithmetic); });
 }
 
-// Models are not divided between GPUs: see Capabilities::collectives.
-[[noreturn]] void refuse_collectives() {
-  throw Error(ErrorCode::kUnsupportedModel, "the CUDA backends have no operations between ranks");
+// The op of a slot between ranks, whose function takes the memory of all ranks in place of the communicator.
+template <auto Function, class... Args>
+void rank_op(ops::Queue& queue, Communicator& ranks, Args... args) {
+  const Launch& l = launch(queue);
+  Function(l, current(queue).peers(ranks), args...);
+  current(queue).finish_op();
 }
 
 void copy_rows_op(ops::Queue& queue, Tensor x, Indices pairs) {
@@ -331,10 +334,11 @@ constexpr ops::OpTable op_table() {
                      .head_matmul = head_matmul_op<arithmetic>,
                      .lora_shrink = lora_op<arithmetic, lora_shrink, ops::LoraShrinkArgs>,
                      .lora_expand = lora_op<arithmetic, lora_expand, ops::LoraExpandArgs>,
-                     .all_reduce = [](ops::Queue&, Communicator&, Tensor, Tensor, bool) { refuse_collectives(); },
-                     .all_gather = [](ops::Queue&, Communicator&, Tensor, Tensor) { refuse_collectives(); },
-                     .send = [](ops::Queue&, Communicator&, int, Tensor) { refuse_collectives(); },
-                     .receive = [](ops::Queue&, Communicator&, int, Tensor) { refuse_collectives(); }};
+                     .all_reduce = rank_op<all_reduce, Tensor, Tensor, bool>,
+                     .all_gather = rank_op<all_gather, Tensor, Tensor>,
+                     .broadcast = rank_op<broadcast, Tensor>,
+                     .send = rank_op<send, int, Tensor>,
+                     .receive = rank_op<receive, int, Tensor>};
 #define SLUICE_FILL(name) table.name = PlainOp<name, ops::SlotFunction<&ops::OpTable::name>>::call;
   SLUICE_CUDA_PLAIN_SLOTS(SLUICE_FILL)
 #undef SLUICE_FILL
@@ -365,6 +369,7 @@ constexpr ops::Backend backend(std::string_view name, int rank) {
           .devices = device_count,
           .open = open<arithmetic>,
           .can = {.captures = true,
+                  .collectives = true,
                   .batch_invariant = !tensor,
                   .rounds_attention = tensor,
                   .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}},

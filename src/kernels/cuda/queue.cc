@@ -2,17 +2,22 @@
 #include "kernels/cuda/queue.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "base/check.h"
+#include "kernels/cuda/collectives/peers.h"
 #include "sluice/error.h"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr size_t kStagedIndices = 1 << 20;            // 4 MiB of ring
-constexpr size_t kFirstWorkspace = size_t{96} << 20;  // grows with reserve_workspace
+constexpr size_t kStagedIndices = 1 << 20;  // 4 MiB of ring
+constexpr auto kLookForRanks = std::chrono::milliseconds(10);
+constexpr auto kWaitForRanks = std::chrono::seconds(2);  // with the work that is left at the end
+constexpr size_t kFirstWorkspace = size_t{96} << 20;     // grows with reserve_workspace
 
 template <class T>
 T* allocate(size_t count, const char* what) {
@@ -54,7 +59,8 @@ Queue::Queue(Device& device, ThreadPool& threads) : ops::Queue(device, threads) 
 // Ignores errors: nobody waits for the stream's remaining work.
 Queue::~Queue() {
   cudaSetDevice(launch_.device);
-  cudaStreamSynchronize(launch_.stream);
+  end_work();
+  peers_.clear();
   for (const UploadBuffer& buffer : uploads_) {
     cudaFreeHost(buffer.data);
     if (buffer.copied != nullptr) cudaEventDestroy(buffer.copied);
@@ -130,7 +136,44 @@ void Queue::finish_op() {
   if (shares_memory() && !launch_.captured) wait();
 }
 
-void Queue::wait() { check_cuda(cudaStreamSynchronize(launch_.stream), "waiting for the device"); }
+// Work that waits for a lost rank would never end.
+void Queue::end_work() {
+  if (!peers_.empty()) {
+    const auto limit = std::chrono::steady_clock::now() + kWaitForRanks;
+    while (cudaStreamQuery(launch_.stream) == cudaErrorNotReady && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::yield();
+    }
+    for (const std::unique_ptr<Peers>& peers : peers_) peers->end();
+  }
+  cudaStreamSynchronize(launch_.stream);
+}
+
+const PeerMemory& Queue::peers(Communicator& ranks) {
+  for (const std::unique_ptr<Peers>& peers : peers_) {
+    if (&peers->communicator() == &ranks) return peers->memory();
+  }
+  CHECK(!launch_.captured, "the first exchange between ranks is captured");
+  wait();
+  return peers_.emplace_back(std::make_unique<Peers>(launch_.device, ranks))->memory();
+}
+
+template <class Query>
+void Queue::wait_with_ranks(Query&& query) {
+  auto look = std::chrono::steady_clock::now() + kLookForRanks;
+  cudaError_t state = query();
+  for (; state == cudaErrorNotReady; state = query()) {
+    std::this_thread::yield();
+    if (std::chrono::steady_clock::now() < look) continue;
+    for (const std::unique_ptr<Peers>& peers : peers_) peers->check();
+    look = std::chrono::steady_clock::now() + kLookForRanks;
+  }
+  check_cuda(state, "waiting for the device");
+}
+
+void Queue::wait() {
+  if (!peers_.empty()) return wait_with_ranks([&] { return cudaStreamQuery(launch_.stream); });
+  check_cuda(cudaStreamSynchronize(launch_.stream), "waiting for the device");
+}
 
 uint64_t Queue::record_event() {
   check_cuda(cudaEventRecord(events_[events_recorded_ % events_.size()], launch_.stream), "event");
@@ -139,7 +182,9 @@ uint64_t Queue::record_event() {
 
 // If the event has been reused for a later one, this waits for more work than asked for.
 void Queue::wait_for(uint64_t event) {
-  check_cuda(cudaEventSynchronize(events_[event % events_.size()]), "waiting for the device");
+  const cudaEvent_t latest = events_[event % events_.size()];
+  if (!peers_.empty()) return wait_with_ranks([&] { return cudaEventQuery(latest); });
+  check_cuda(cudaEventSynchronize(latest), "waiting for the device");
 }
 
 }  // namespace sluice::cuda

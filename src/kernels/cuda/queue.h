@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.h"
@@ -14,6 +15,8 @@
 namespace sluice::cuda {
 
 class DecodeKernelBuilder;
+class Peers;
+struct PeerMemory;
 
 class Queue final : public ops::Queue {
  public:
@@ -41,6 +44,11 @@ class Queue final : public ops::Queue {
   void end_capture() { launch_.captured = false, builder_ = nullptr; }
   DecodeKernelBuilder* builder() const { return builder_; }
 
+  // Returns the memory through which the queue's kernels exchange data with other ranks. The first call for a
+  // communicator sets it up, together with the other ranks; it must not be during capture. The communicator must exist
+  // as long as work is waited for.
+  const PeerMemory& peers(Communicator& ranks);
+
   // Returns one of two pinned buffers of kUploadBytes for uploading weights, in turn. Waits until the last copy from it
   // is done.
   static constexpr size_t kUploadBytes = size_t{32} << 20;
@@ -51,6 +59,11 @@ class Queue final : public ops::Queue {
   const UploadBuffer& next_upload_buffer();
 
  private:
+  // Waits until query() no longer returns cudaErrorNotReady. Throws Error(kInternal) if a rank was lost meanwhile.
+  template <class Query>
+  void wait_with_ranks(Query&& query);
+  void end_work();
+
   Launch launch_;
   bool has_captured_ = false;
   DecodeKernelBuilder* builder_ = nullptr;
@@ -60,6 +73,7 @@ class Queue final : public ops::Queue {
   uint64_t events_recorded_ = 0;
   std::array<UploadBuffer, 2> uploads_{};
   size_t upload_turn_ = 0;
+  std::vector<std::unique_ptr<Peers>> peers_;
 };
 
 // Returns the op's queue and makes its device current for the calling thread.

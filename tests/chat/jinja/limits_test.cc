@@ -14,7 +14,6 @@
 #include "sluice/error.h"
 #include "support/sanitized.h"
 
-
 constexpr double kMostMs = 200;  // on one core, including slow ones
 
 #if !SLUICE_SANITIZED

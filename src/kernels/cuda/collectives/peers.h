@@ -1,0 +1,84 @@
+// The memory through which the GPUs of several ranks exchange data, and the launches that do so.
+//
+// Every rank allocates one region on its device and maps those of the others: over NVLink or PCIe by CUDA IPC, or as
+// plain pointers where the ranks are threads of one process. Kernels write to regions and wait for others' writes by
+// themselves, so that they can be part of a captured graph. All ranks launch the same kernels in the same order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+
+namespace sluice {
+class Communicator;
+}
+
+namespace sluice::cuda {
+
+inline constexpr int kMostPeers = 8;
+inline constexpr int kMostMeetingBlocks = 128;            // of a kernel whose blocks meet
+inline constexpr size_t kInboxBytes = size_t{512} << 10;  // of one message of one rank, half of it flags
+inline constexpr size_t kBoxBytes = size_t{16} << 20;     // what a rank shows to others at a time
+inline constexpr size_t kBoxFloats = kBoxBytes / sizeof(float);
+
+// The start of a region. Zero at first.
+struct RegionHeader {
+  // [block][rank]: how often the block has met the rank's block with its number. The other rank writes `arrived`.
+  uint32_t arrived[kMostMeetingBlocks][kMostPeers];
+  uint32_t met[kMostMeetingBlocks][kMostPeers];
+  uint32_t round;     // of messages that were complete
+  uint32_t finished;  // blocks of the present round
+};
+
+struct RegionLayout {
+  static constexpr size_t kInboxes = size_t{64} << 10;  // [2 rounds in turn][rank] of kInboxBytes
+  static constexpr size_t kBox = kInboxes + 2 * kMostPeers * kInboxBytes;
+  static constexpr size_t kSums = kBox + kBoxBytes;
+  static constexpr size_t kBytes = kSums + kBoxBytes;
+};
+static_assert(sizeof(RegionHeader) <= RegionLayout::kInboxes);
+
+// What kernels get: the regions of all ranks, as this rank's device sees them.
+struct PeerMemory {
+  int rank = 0, size = 0;
+  std::byte* regions[kMostPeers] = {};
+  const uint32_t* ended = nullptr;  // in host memory; nonzero: a rank was lost, and nobody may wait any more
+};
+
+// One rank's end. Not thread-safe.
+class Peers {
+ public:
+  // Every rank of the communicator calls it at the same time. Throws Error(kUnsupportedModel) if there are too many
+  // ranks, or if a device cannot access another one's memory.
+  Peers(int device, Communicator& communicator);
+  ~Peers();
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  const Communicator& communicator() const { return communicator_; }
+  const PeerMemory& memory() const { return memory_; }
+  // Throws Error(kInternal) if a rank was lost. Kernels that wait for it then end.
+  void check();
+  // Ends kernels that wait for other ranks.
+  void end();
+
+ private:
+  void release();
+
+  Communicator& communicator_;
+  int device_;
+  PeerMemory memory_;
+  uint32_t* ended_ = nullptr;  // pinned host memory
+  std::vector<void*> mapped_;  // by CUDA IPC
+};
+
+// collectives.cu. Tensors are as for the ops of the same names (ops/ops.h).
+void all_reduce(const Launch&, const PeerMemory&, const Tensor& out, const Tensor& x, bool accumulate);
+void all_gather(const Launch&, const PeerMemory&, const Tensor& out, const Tensor& x);
+void broadcast(const Launch&, const PeerMemory&, const Tensor& x);
+void send(const Launch&, const PeerMemory&, int rank, const Tensor& x);
+void receive(const Launch&, const PeerMemory&, int rank, const Tensor& x);
+
+}  // namespace sluice::cuda
