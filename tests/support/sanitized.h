@@ -7,6 +7,7 @@
 
 namespace sluice {
 
+#ifndef SLUICE_SANITIZED  // tests that are not instrumented themselves define it
 // GCC defines __SANITIZE_ADDRESS__ and __SANITIZE_THREAD__; clang has __has_feature.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SLUICE_SANITIZED 1
@@ -17,6 +18,7 @@ namespace sluice {
 #endif
 #ifndef SLUICE_SANITIZED
 #define SLUICE_SANITIZED 0
+#endif
 #endif
 
 // Times and memory then say nothing about the program.
