@@ -27,6 +27,7 @@ sluice_static_library(pcre2 libpcre2-dev pcre2.h libpcre2-8.a)
 sluice_static_library(utf8proc libutf8proc-dev utf8proc.h libutf8proc.a)
 sluice_static_library(libedit libedit-dev histedit.h libedit.a libbsd.a libmd.a libtinfo.a)
 sluice_static_library(yaml_cpp libyaml-cpp-dev yaml-cpp/yaml.h libyaml-cpp.a)
+sluice_static_library(sqlite libsqlite3-dev sqlite3.h libsqlite3.a)
 sluice_static_library(openssl libssl-dev openssl/ssl.h libssl.a libcrypto.a)
 # Asio and Beast are compiled once instead of in every file that includes them.
 target_compile_definitions(boost_headers INTERFACE BOOST_ASIO_SEPARATE_COMPILATION BOOST_BEAST_SEPARATE_COMPILATION)

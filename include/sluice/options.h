@@ -100,6 +100,9 @@ struct ServerOptions {
   int max_connections_per_address = 0;  // 0: half of max_connections, without a limit for loopback addresses
   std::string lora_root{};              // adapters below this folder may be loaded over HTTP; empty: none
   int worker_threads = 0;               // parse, render and tokenize requests; 0: one per CPU, 2 to 16
+  std::string store{};                  // SQLite file of stored answers; empty: in memory
+  int store_ttl = 0;                    // seconds; 0: 30 days in a file, an hour in memory
+  int64_t store_size = 0;               // bytes; 0: 1 GiB in a file, 64 MiB in memory
   // Of several models (docs/several-models.md):
   bool load_models_on_demand = false;   // a model is loaded by its first request
   int max_loaded_models = 0;            // models in memory at a time; 0: all
@@ -229,6 +232,12 @@ void visit(V&& v, ServerOptions& o) {
   v("lora-root", o.lora_root, "folder whose adapters may be loaded with /v1/load_lora_adapter; none by default");
   v("worker-threads", o.worker_threads,
     "threads that parse, render and tokenize requests (0: one per CPU, at least 2 and at most 16)");
+  v("store", o.store,
+    "SQLite file that keeps responses and chat completions which clients want stored; without it, they are kept in "
+    "memory and end with the server");
+  v("store-ttl", o.store_ttl, "seconds until a stored answer is forgotten (0: 30 days in a file, an hour in memory)");
+  v("store-size", o.store_size,
+    "maximum bytes of stored answers; the oldest make room (0: 1 GiB in a file, 64 MiB in memory)");
   v("load-models-on-demand", o.load_models_on_demand,
     "load each model when the first request needs it, not at the start (several-models.md)");
   v("max-loaded-models", o.max_loaded_models,
@@ -277,6 +286,8 @@ void visit_ranges(V&& v, const ServerOptions& o) {
   v("shutdown-timeout-ms", o.shutdown_timeout_ms, 0, kDayMs);
   v("io-threads", o.io_threads, 1, 256);
   v("worker-threads", o.worker_threads, 0, 256);
+  v("store-ttl", o.store_ttl, 0, kInt);
+  v("store-size", o.store_size, 0, kBytes);
   v("max-loaded-models", o.max_loaded_models, 0, 4096);
   v("model-idle-seconds", o.model_idle_seconds, 0, kInt);
   v("max-model-queue", o.max_model_queue, 1, kInt);

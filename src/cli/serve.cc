@@ -16,6 +16,7 @@
 #include "server/models.h"
 #include "server/server.h"
 #include "server/startup.h"
+#include "server/store/store.h"
 #include "sluice/engine.h"
 
 namespace sluice::cli::serve_command {
@@ -190,6 +191,7 @@ void name_models(std::vector<ModelEntry>& entries) {
 
 int serve(Arguments a) {
   server::open_standard_descriptors();
+  server::ignore_file_size_signal();
   log::set_level(a.server.log_level);
   log::set_format(a.server.log_format == "json" ? log::Format::kJson : log::Format::kText);
   std::vector<ModelEntry> entries = read_models(a.models, a.entries, a.engine, a.server);
@@ -198,6 +200,7 @@ int serve(Arguments a) {
   print_page_address(a.server, loading->port());
   log::info("listening on {} port {}; requests are answered with 503 until the model is loaded", a.server.host,
             loading->port());
+  server::check_store(a.server);
   for (ModelEntry& entry : entries) make_local(entry.engine);
   const ModelEntry& first = entries.front();
   if (entries.size() == 1 && !first.on_demand && first.idle_seconds == 0) {

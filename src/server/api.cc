@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "server/event_streams.h"
+#include "server/store/store.h"
 
 namespace sluice::server {
 namespace {
@@ -157,7 +158,9 @@ Api::Api(std::shared_ptr<Models> models, ApiOptions options)
     : models_(std::move(models)),
       options_(options),
       running_(std::make_shared<RunningGenerations>()),
-      events_(shared_->of<EventStreams>()) {}
+      events_(shared_->of<EventStreams>()) {
+  if (options_.store != nullptr) shared_->provide(options_.store);
+}
 
 Api::~Api() { detach_all(); }
 
@@ -276,6 +279,7 @@ ServedModel Api::choose_model(const EndpointInfo& endpoint, const Caller& caller
       name = value->get_ref<const std::string&>();
     }
   }
+  if (endpoint.without_model) return {};
   if (!name.empty()) {
     std::optional<ServedModel> model = find_model(*models_, *endpoint.dialect, name);
     if (!model) throw model_not_found(name, models_->names());

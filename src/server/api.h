@@ -22,12 +22,14 @@
 namespace sluice::server {
 
 class EventStreams;
+class Store;
 
 struct ApiOptions {
   bool strict = false;                           // unknown fields are errors
   bool log_requests = false;                     // a line about each request that asks an engine for work
   std::chrono::milliseconds request_timeout{0};  // longest life of a request; 0: none
   std::string lora_root = {};                    // folder of the adapters that requests may load; empty: none
+  std::shared_ptr<Store> store = {};             // of answers; null: one in memory, made when it is needed
   // Runs the rest of a request that waited for its model; empty: on a thread of the models' host. After Api has gone,
   // tasks are not run.
   std::function<void(std::function<void()>)> post = {};

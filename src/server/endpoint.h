@@ -80,6 +80,7 @@ struct EndpointInfo {
   // with the field "model" does.
   bool (*needs_engine)(const Json& body) = nullptr;
   bool names_model_otherwise = false;  // "model" may be left out, whatever is served
+  bool without_model = false;          // no model is chosen; the query's "model" means something else
   // Answers through the call, at once or later. What it throws becomes the answer.
   void (*run)(Call& call) = nullptr;
 };

@@ -221,6 +221,27 @@ void Generation::take(int prompt, Event event) {
 }
 
 void Generation::finish() {
+  const bool waits = job_.format->keep([self = shared_from_this()](const ApiError* error) { self->kept(error); });
+  if (!waits) end();
+}
+
+// On any thread: must not throw.
+void Generation::kept(const ApiError* error) {
+  try {
+    std::function<void()> task = [self = shared_from_this()] { self->end(); };
+    if (error != nullptr) task = [self = shared_from_this(), failure = *error] { self->fail(failure); };
+    const std::lock_guard posting(posting_mutex_);
+    if (const auto to = reply()) to->run(std::move(task));
+  } catch (const std::exception&) {
+    try {
+      abort(out_of_memory());
+    } catch (const std::exception&) {  // the connection ends with the reply
+    }
+  }
+}
+
+void Generation::end() {
+  if (done_) return;  // aborted while the answer was kept
   done_ = true;
   if (job_.log) job_.log->write();
   const auto to = reply();

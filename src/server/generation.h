@@ -1,6 +1,7 @@
 // A generation in progress. Carries events from the engine's thread to the reply of one client.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,12 +16,21 @@
 
 namespace sluice::server {
 
+// Called once when an answer is kept (null) or cannot be. Any thread. Must not throw.
+using Kept = std::function<void(const ApiError* error)>;
+
 // Prints the events of one answer in the form of a dialect. Used by one thread at a time.
 class AnswerFormat {
  public:
   virtual ~AnswerFormat() = default;
   // `prompt` is the index of the request. Returns what a stream sends for the event, which may be nothing.
   virtual std::string on_event(int prompt, Event event) = 0;
+  // Called after the last event. An answer that the client may fetch later is kept first: returns true, and the answer
+  // ends when `done` is called.
+  virtual bool keep(Kept done) {
+    static_cast<void>(done);
+    return false;
+  }
   virtual std::string stream_end() = 0;                         // after the last event
   virtual std::string stream_error(const ApiError& error) = 0;  // instead of stream_end
   virtual std::string_view stream_type() const { return "text/event-stream; charset=utf-8"; }
@@ -84,6 +94,8 @@ class Generation final : public RunningCall, public std::enable_shared_from_this
   void drain();
   void take(int prompt, Event event);
   void finish();
+  void kept(const ApiError* error);
+  void end();
   void fail(const ApiError& error);
   void cancel();
   std::shared_ptr<HttpReply> reply();

@@ -16,6 +16,7 @@
 #include "server/openapi.h"
 #include "server/page/page.h"
 #include "server/startup.h"
+#include "server/store/store.h"
 #include "server/transport_options.h"
 #include "server/worker_pool.h"
 #include "sluice/version.h"
@@ -49,6 +50,7 @@ ApiOptions api_options(const ServerOptions& o, std::function<void(std::function<
           .log_requests = o.log_requests,
           .request_timeout = std::chrono::milliseconds(o.request_timeout_ms),
           .lora_root = o.lora_root,
+          .store = std::make_shared<Store>(store_options(o)),
           .post = std::move(post)};
 }
 

@@ -22,6 +22,13 @@ class SharedState {
     return std::static_pointer_cast<T>(objects_.back().second);
   }
 
+  // Makes this the object of its type. Called before anybody asks for one.
+  template <class T>
+  void provide(std::shared_ptr<T> object) {
+    const std::lock_guard lock(mutex_);
+    objects_.emplace_back(&kTag<T>, std::move(object));
+  }
+
  private:
   template <class T>
   static constexpr char kTag = 0;  // its address stands for the type

@@ -63,8 +63,11 @@ void add_family(std::string& metrics, const MetricFamily& family, std::span<cons
   } else if (!has_other_labels(samples[0])) {
     value = json_number(samples[0].value);
   } else {
-    for (const MetricSample& sample : samples) value += (value.empty() ? "[" : ",") + sample_json(sample);
-    value += "]";
+    for (const MetricSample& sample : samples) {
+      value += value.empty() ? '[' : ',';
+      value += sample_json(sample);
+    }
+    value += ']';
   }
   metrics += fmt::format("{}{}:{}", metrics.empty() ? "" : ",", json_text(exposed_name(family)), value);
 }

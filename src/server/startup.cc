@@ -2,6 +2,7 @@
 #include "server/startup.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,6 +35,8 @@ void open_standard_descriptors() {
     return;
   }
 }
+
+void ignore_file_size_signal() { ::signal(SIGXFSZ, SIG_IGN); }
 
 int fit_connections(int connections) {
   rlimit limit{};

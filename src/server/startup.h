@@ -10,6 +10,9 @@ namespace sluice::server {
 // and log lines would go to a client.
 void open_standard_descriptors();
 
+// Writing beyond a limit on file sizes (ulimit -f) becomes an error of the write instead of ending the process.
+void ignore_file_size_signal();
+
 // Raises the limit on open files as far as the system allows. Returns how many of `connections` fit into it, at least
 // 1, and logs a warning if that is fewer.
 int fit_connections(int connections);

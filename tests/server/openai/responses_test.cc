@@ -1,11 +1,8 @@
 // OpenAI's Responses API: input, answers whole and streamed, stored responses.
-#include "server/openai/responses/store.h"
 #include "server/server_fixture.h"
 
 namespace sluice::responses_test {
 namespace {
-
-using server::ResponseStore;
 
 class Responses : public ServerTest {
  protected:
@@ -200,45 +197,6 @@ TEST_F(Responses, AFaultIsAnEvent) {
   EXPECT_EQ(all.back()["type"], "response.failed");
   EXPECT_EQ(all.back()["response"]["status"], "failed");
   EXPECT_EQ(all.back()["response"]["error"]["code"], "server_error");
-}
-
-TEST(ResponseStore, TheOldestMakeRoom) {
-  const auto response = [](const char* id, size_t bytes) {
-    return server::StoredResponse{
-        .id = id, .tenant = {}, .body = std::string(bytes - 1, 'x'), .input_items = {}, .conversation = {}};
-  };
-  ResponseStore store(100, std::chrono::hours(1));
-  store.put(response("a", 40));
-  store.put(response("b", 40));
-  store.put(response("c", 101));
-  EXPECT_NE(store.find("a", ""), nullptr);
-  EXPECT_EQ(store.find("c", ""), nullptr);
-  store.put(response("d", 60));
-  EXPECT_EQ(store.find("a", ""), nullptr);
-  EXPECT_NE(store.find("b", ""), nullptr);
-  EXPECT_TRUE(store.erase("b", ""));
-  EXPECT_FALSE(store.erase("b", ""));
-  store.put(response("e", 40));
-  EXPECT_NE(store.find("d", ""), nullptr);
-  ResponseStore brief(100, std::chrono::seconds(0));
-  brief.put(response("a", 10));
-  EXPECT_EQ(brief.find("a", ""), nullptr);
-}
-
-// Clients may choose ids: they neither meet those of others nor hide a later response.
-TEST(ResponseStore, IdsBelongToTheirTenant) {
-  ResponseStore store;
-  const auto put = [&](const char* tenant, const char* body) {
-    store.put({.id = "a", .tenant = tenant, .body = body, .input_items = {}, .conversation = {}});
-  };
-  put("s", "first");
-  put("t", "other");
-  put("s", "second");
-  EXPECT_EQ(store.find("a", "s")->body, "second");
-  EXPECT_EQ(store.find("a", "t")->body, "other");
-  EXPECT_TRUE(store.erase("a", "s"));
-  EXPECT_EQ(store.find("a", "s"), nullptr);
-  EXPECT_NE(store.find("a", "t"), nullptr);
 }
 
 }  // namespace

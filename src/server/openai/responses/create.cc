@@ -2,8 +2,8 @@
 #include "server/openai/responses/fields.h"
 #include "server/openai/responses/format.h"
 #include "server/openai/responses/input.h"
-#include "server/openai/responses/store.h"
 #include "server/rows.h"
+#include "server/store/store.h"
 
 namespace sluice::server::openai::create {
 namespace {
@@ -70,25 +70,25 @@ Json without_instructions(const ResponseFields& fields, Json messages) {
   return messages;
 }
 
-auto keeper(Call& call) {
+ResponseFormat::Keeper keeper(Call& call) {
   const auto& fields = call.fields.of<ResponseFields>();
-  std::shared_ptr<ResponseStore> store = fields.store ? call.shared->of<ResponseStore>() : nullptr;
-  StoredResponse kept{.id = {}, .tenant = call.tenant, .body = {}, .input_items = {}, .conversation = {}};
-  Json messages;
-  if (store != nullptr) {
-    kept.input_items = dump_json(input_items(*fields.input));
-    messages = without_instructions(fields, call.fields.of<ConversationFields>().messages);
-  }
-  return [store = std::move(store), kept = std::move(kept), messages = std::move(messages)](
-             const Json& response, const AnswerBlocks& blocks) {
-    if (store == nullptr) return;
-    StoredResponse finished = kept;
-    finished.id = response.at("id").get<std::string>();
-    finished.body = dump_json(response);
-    Json all = messages;
-    all.push_back(message_of(blocks));
-    finished.conversation = dump_json(all);
-    store->put(std::move(finished));
+  if (!fields.store) return {};
+  const auto store = call.shared->of<Store>();
+  store->expect_writable();
+  StoredResponse kept{.id = {},
+                      .tenant = call.tenant,
+                      .body = {},
+                      .input_items = dump_json(input_items(*fields.input)),
+                      .conversation = {}};
+  Json messages = without_instructions(fields, call.fields.of<ConversationFields>().messages);
+  // Weak: the store owns what waits in it.
+  return [weak = std::weak_ptr(store), kept = std::move(kept), messages = std::move(messages)](
+             const Json& response, const AnswerBlocks& blocks, Kept done) mutable {
+    kept.id = response.at("id").get<std::string>();
+    kept.body = dump_json(response);
+    messages.push_back(message_of(blocks));
+    kept.conversation = dump_json(messages);
+    put(weak, std::move(kept), std::move(done));
   };
 }
 

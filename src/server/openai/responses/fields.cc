@@ -7,9 +7,10 @@
 #include <utility>
 
 #include "server/members.h"
+#include "server/openai/metadata.h"
 #include "server/openai/responses/input.h"
-#include "server/openai/responses/store.h"
 #include "server/rows.h"
+#include "server/store/store.h"
 #include "server/tool_rows.h"
 
 namespace sluice::server {
@@ -141,7 +142,7 @@ constexpr auto kResponseParameters = std::to_array<Parameter>({
     {.name = "store",
      .type = Type::kBoolean,
      .fallback = "true",
-     .help = "keep the response for an hour, while there is room",
+     .help = "keep the response, so that others can go on from it",
      .set = assign<&ResponseFields::store>},
     tools_row(assign<&ResponseFields::tools>),
     tool_choice_row(set_response_tool_choice),
@@ -165,13 +166,8 @@ constexpr auto kResponseParameters = std::to_array<Parameter>({
      .fallback = "none",
      .help = "reasoning.encrypted_content is accepted; reasoning is never encrypted",
      .set = set_include},
-    {.name = "metadata",
-     .type = Type::kObject,
-     .max_items = 1024,
-     .max_bytes = 64 << 10,
-     .fallback = "{}",
-     .help = "labels, which the response repeats",
-     .set = assign<&ResponseFields::metadata>},
+    metadata_row("labels, which the response repeats: texts of at most 512 characters under keys of at most 64",
+                 [](Fields& f, const Json& v) { f.of<ResponseFields>().metadata = checked_metadata(v); }),
     label<kUserName>(),
     label<kSafetyIdentifier>(),
     label<kPromptCacheKey>(),
@@ -212,8 +208,8 @@ void translate_response_request(Call& call) {
   Json messages = Json::array();
   if (!fields.instructions.empty()) append_system(fields.instructions, messages);
   if (!fields.previous_response_id.empty()) {
-    const auto previous = call.shared->of<ResponseStore>()->find(fields.previous_response_id, call.tenant);
-    if (previous == nullptr) {
+    const auto previous = call.shared->of<Store>()->response(fields.previous_response_id, call.tenant);
+    if (!previous) {
       throw ApiError{
           .status = 404,
           .message = fmt::format("Previous response with id '{}' not found.", quotable(fields.previous_response_id)),

@@ -19,12 +19,11 @@ Json part_of(const AnswerBlock& block, std::string_view text) {
 
 }  // namespace
 
-ResponseFormat::ResponseFormat(const std::string& request_id, Json echo, bool stream,
-                               std::function<void(const Json& response, const AnswerBlocks& blocks)> done)
+ResponseFormat::ResponseFormat(const std::string& request_id, Json echo, bool stream, Keeper keeper)
     : request_id_(request_id),
       id_("resp_" + request_id),
       echo_(std::move(echo)),
-      done_(std::move(done)),
+      keeper_(std::move(keeper)),
       blocks_("call_" + request_id.substr(0, 20), stream ? this : nullptr) {}
 
 std::string ResponseFormat::on_event(int, Event event) {
@@ -94,10 +93,14 @@ void ResponseFormat::send(std::string_view type, Json data) {
   out_ += fmt::format("event: {}\ndata: {}\n\n", type, dump_json(event));
 }
 
+bool ResponseFormat::keep(Kept done) {
+  if (!keeper_) return false;
+  keeper_(finished(), blocks_, std::move(done));
+  return true;
+}
+
 std::string ResponseFormat::stream_end() {
-  const Json whole = finished();
-  done_(whole, blocks_);
-  send(cut_off() ? "response.incomplete" : "response.completed", {{"response", whole}});
+  send(cut_off() ? "response.incomplete" : "response.completed", {{"response", finished()}});
   return std::exchange(out_, {});
 }
 
@@ -109,11 +112,7 @@ std::string ResponseFormat::stream_error(const ApiError& error) {
   return std::exchange(out_, {});
 }
 
-std::string ResponseFormat::body() {
-  const Json whole = finished();
-  done_(whole, blocks_);
-  return dump_json(whole);
-}
+std::string ResponseFormat::body() { return dump_json(finished()); }
 
 std::string ResponseFormat::item_id(size_t index, const AnswerBlock& block) const {
   const std::string_view prefix = block.kind == Kind::kReasoning ? "rs" : block.kind == Kind::kCall ? "fc" : "msg";
@@ -152,7 +151,10 @@ Json ResponseFormat::output() const {
   return items;
 }
 
-Json ResponseFormat::finished() const { return response(cut_off() ? "incomplete" : "completed", output()); }
+const Json& ResponseFormat::finished() {
+  if (finished_.is_null()) finished_ = response(cut_off() ? "incomplete" : "completed", output());
+  return finished_;
+}
 
 Json ResponseFormat::response(std::string_view status, Json output) const {
   Json out = {{"id", id_},        {"object", "response"},          {"created_at", created_},     {"status", status},

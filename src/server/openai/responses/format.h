@@ -15,11 +15,13 @@ namespace sluice::server {
 
 class ResponseFormat final : public AnswerFormat, private AnswerBlocks::Observer {
  public:
-  // `echo`: the members of the response that repeat the request. `done` gets the finished response and its blocks.
-  ResponseFormat(const std::string& request_id, Json echo, bool stream,
-                 std::function<void(const Json& response, const AnswerBlocks& blocks)> done);
+  // Keeps the finished response, and calls `done` as AnswerFormat::keep says.
+  using Keeper = std::function<void(const Json& response, const AnswerBlocks& blocks, Kept done)>;
+  // `echo`: the members of the response that repeat the request. `keeper` is empty if the response is not kept.
+  ResponseFormat(const std::string& request_id, Json echo, bool stream, Keeper keeper);
 
   std::string on_event(int prompt, Event event) override;
+  bool keep(Kept done) override;
   std::string stream_end() override;
   std::string stream_error(const ApiError& error) override;
   std::string body() override;
@@ -34,19 +36,20 @@ class ResponseFormat final : public AnswerFormat, private AnswerBlocks::Observer
   Json item(size_t index, const AnswerBlock& block, std::string_view status) const;
   Json output() const;
   Json response(std::string_view status, Json output) const;
-  Json finished() const;
+  const Json& finished();
   bool cut_off() const { return finish_ && finish_->reason == FinishReason::kLength; }
   Json usage() const;
 
   const std::string request_id_, id_;
   const Json echo_;
   const std::time_t created_ = std::time(nullptr);
-  const std::function<void(const Json& response, const AnswerBlocks& blocks)> done_;
+  const Keeper keeper_;
   AnswerBlocks blocks_;
   int sequence_ = 0;  // number of the next event
   std::string out_;   // what the stream sends for the current event
   std::optional<Finish> finish_;
   Usage usage_;
+  Json finished_;  // the response when nothing follows
 };
 
 }  // namespace sluice::server

@@ -3,7 +3,7 @@
 
 #include "server/endpoint.h"
 #include "server/openai/dialect.h"
-#include "server/openai/responses/store.h"
+#include "server/store/store.h"
 
 namespace sluice::server::openai::stored {
 namespace {
@@ -33,21 +33,21 @@ void get(Call& call) {
   constexpr std::string_view kItems = "/input_items";
   const bool items = call.suffix.ends_with(kItems);
   const std::string_view id = id_of(call, items ? kItems : "");
-  const auto response = call.shared->of<ResponseStore>()->find(id, call.tenant);
-  if (response == nullptr) throw not_found(id);
+  const auto response = call.shared->of<Store>()->response(id, call.tenant);
+  if (!response) throw not_found(id);
   call.send({.body = items ? fmt::format(R"({{"object":"list","data":{},"has_more":false}})", response->input_items)
                            : response->body});
 }
 
 void remove(Call& call) {
   const std::string_view id = id_of(call, "");
-  if (!call.shared->of<ResponseStore>()->erase(id, call.tenant)) throw not_found(id);
+  if (!call.shared->of<Store>()->erase_response(id, call.tenant)) throw not_found(id);
   call.send({.body = dump_json({{"id", id}, {"object", "response"}, {"deleted", true}})});
 }
 
 void cancel(Call& call) {
   const std::string_view id = id_of(call, "/cancel");
-  if (call.shared->of<ResponseStore>()->find(id, call.tenant) == nullptr) throw not_found(id);
+  if (!call.shared->of<Store>()->response(id, call.tenant)) throw not_found(id);
   throw ApiError{.message = "Only responses with 'background' can be cancelled. Close the connection to end another."};
 }
 
