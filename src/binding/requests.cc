@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "binding/call.h"
+#include "server/openai/chat_keeper.h"
 #include "server/openai/requests.h"
 
 namespace sluice::binding {
@@ -19,6 +20,9 @@ GenerationBody read_generation(Engine& engine, std::string_view text) {
     GenerationBody out;
     if (body.contains("messages")) {
       direct.read(body, server::chat_parameters(), defaults);
+      if (call.fields.of<server::ChatStoreFields>().store) {
+        throw server::unsupported_parameter("store", "is not supported without a server. Accepted: null or false");
+      }
       out.chat = server::openai_chat_request(call);
       out.include_reasoning = server::wants_reasoning(call);
     } else {

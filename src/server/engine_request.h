@@ -32,6 +32,7 @@ struct GenerationFields {
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
   std::optional<GrammarSpec> grammar;
+  const Json* response_format = nullptr;  // as the client wrote it
 };
 
 // What the request calls its fields of tools, for errors.

@@ -52,6 +52,12 @@ TEST_F(AllocationTest, Stream) {
                       "Connection: close\r\n"));
 }
 
+TEST_F(AllocationTest, StoredAnswer) {
+  fail_each(post_text("/v1/chat/completions",
+                      R"({"model":"fake","store":true,"messages":[{"role":"user","content":"hi"}]})",
+                      "Connection: close\r\n"));
+}
+
 TEST_F(AllocationTest, Tokenize) { fail_each(post_text("/tokenize", R"({"prompt":"abc"})", "Connection: close\r\n")); }
 
 // A server without memory for a while still notices later that the engine failed.

@@ -381,7 +381,7 @@ TEST_F(BadRequests, NumbersBeyondFp64HaveTheirOwnMessage) {
 TEST_F(BadRequests, RefusedChatFields) {
   start();
   for (const auto* more :
-       {R"("audio":{"voice":"x"})", R"("modalities":["text","audio"])", R"("prediction":{})", R"("store":true)",
+       {R"("audio":{"voice":"x"})", R"("modalities":["text","audio"])", R"("prediction":{})",
         R"("web_search_options":{})", R"("reasoning_effort":"low")", R"("verbosity":"low")", R"("documents":[])"}) {
     const std::string text = more;
     const std::string name = text.substr(1, text.find('"', 1) - 1);

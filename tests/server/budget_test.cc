@@ -42,6 +42,7 @@ constexpr Base kBases[] = {
     {"anthropic count_tokens", R"({"messages":[{"role":"user","content":"hi"}]})"},
     {"completions", R"({"prompt":"a","max_tokens":1})"},
     {"chat", kChat},
+    {"chat update", R"({"metadata":{}})"},
     {"tokenize", R"({"prompt":"a"})"},
     {"load_lora_adapter", R"({"lora_name":"a","lora_path":"a"})"},
     {"unload_lora_adapter", R"({"lora_name":"a"})"},
@@ -296,6 +297,7 @@ TEST_F(BudgetTest, EveryEndpointHasARequest) {
                       : endpoint->name == "invocations"         ? 400
                       : endpoint->name == "llama.cpp infill"    ? 501
                       : endpoint->name == "unload_lora_adapter" ? 404
+                      : endpoint->name == "chat update"         ? 404
                                                                 : 200)
         << endpoint->name;
   }

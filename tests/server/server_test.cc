@@ -58,7 +58,7 @@ TEST_F(ServerTest, UnknownRoutesAndMethods) {
   expect_error(get("/%761/models"), 404, "", "unknown_url");
   expect_error(get("/v1/nothing/"), 404, "", "unknown_url");
   expect_error(get("ftp://localhost/v1/models"), 404, "", "unknown_url");
-  const TestResponse wrong = get("/v1/chat/completions");
+  const TestResponse wrong = get("/v1/completions");
   expect_error(wrong, 405, "", "method_not_supported");
   EXPECT_EQ(wrong.headers.at("allow"), "POST, OPTIONS");
   EXPECT_EQ(post("/health", "{}").headers.at("allow"), "GET, HEAD, OPTIONS");

@@ -137,6 +137,7 @@ class Connection::Reply : public HttpReply {
       call();
       return true;
     } catch (...) {
+      used_ = true;  // no other answer follows
       if (const auto c = connection_.lock()) {
         c->broken_answer_ = answer_;
         c->request_look();

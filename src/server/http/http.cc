@@ -13,6 +13,12 @@ int hex_digit(char c) {
   return -1;
 }
 
+std::string decode_query(std::string_view text) {
+  std::string out(text);
+  std::ranges::replace(out, '+', ' ');
+  return percent_decode(out);
+}
+
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
 }  // namespace
@@ -36,18 +42,26 @@ std::string percent_decode(std::string_view text) {
   return out;
 }
 
+std::vector<std::pair<std::string, std::string>> query_parameters(std::string_view target) {
+  std::vector<std::pair<std::string, std::string>> out;
+  const size_t start = target.find('?');
+  if (start == std::string_view::npos) return out;
+  std::string_view query = target.substr(start + 1);
+  query = query.substr(0, query.find('#'));
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(pair.size() + 1, query.size()));
+    if (pair.empty()) continue;
+    const size_t equals = std::min(pair.find('='), pair.size());
+    out.emplace_back(decode_query(pair.substr(0, equals)),
+                     decode_query(pair.substr(std::min(equals + 1, pair.size()))));
+  }
+  return out;
+}
+
 std::string query_value(std::string_view target, std::string_view name) {
-  size_t at = target.find('?');
-  while (at != std::string_view::npos) {
-    std::string_view pair = target.substr(at + 1);
-    pair = pair.substr(0, pair.find_first_of("&#"));
-    const size_t equals = pair.find('=');
-    if (equals != std::string_view::npos && pair.substr(0, equals) == name) {
-      std::string value(pair.substr(equals + 1));
-      std::ranges::replace(value, '+', ' ');
-      return percent_decode(value);
-    }
-    at = target.find('&', at + 1);
+  for (auto& [key, value] : query_parameters(target)) {
+    if (key == name) return std::move(value);
   }
   return {};
 }

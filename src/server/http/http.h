@@ -86,6 +86,8 @@ class HttpHandler {
 };
 
 std::string percent_decode(std::string_view text);
+// The parameters of a target's query in order, decoded. One without '=' has an empty value.
+std::vector<std::pair<std::string, std::string>> query_parameters(std::string_view target);
 // The decoded value of the first parameter of that name in a target's query; empty when there is none.
 std::string query_value(std::string_view target, std::string_view name);
 bool equals_ignoring_case(std::string_view a, std::string_view b);

@@ -6,9 +6,11 @@
 #include <variant>
 
 #include "server/messages.h"
+#include "server/openai/chat_keeper.h"
 #include "server/openai/format.h"
 #include "server/openai/grammar_fields.h"
 #include "server/openai/legacy_functions.h"
+#include "server/openai/metadata.h"
 #include "server/openai/reasoning_fields.h"
 #include "server/openai/requests.h"
 #include "server/openai/shared_fields.h"
@@ -31,6 +33,7 @@ struct ChatOptions {
   std::string echo;               // what the answer begins with
   bool legacy_functions = false;  // a call is the message's function_call
   bool include_reasoning = true;
+  ChatKeeper keeper;  // empty: the answer is not kept
 };
 
 // A streamed delta, as the JSON text of "delta".
@@ -88,6 +91,12 @@ class ChatFormat final : public OpenAiFormat {
         more_(std::move(more)),
         messages_(static_cast<size_t>(options_.n), Message{.text = more_.echo, .reasoning = {}, .calls = {}}) {}
 
+  bool keep(Kept done) override {
+    if (!more_.keeper) return false;
+    more_.keeper(whole(), std::move(done));
+    return true;
+  }
+
  private:
   Json token_entry(const TokenLogprob& token) const {
     Json list = Json::array();
@@ -120,14 +129,14 @@ class ChatFormat final : public OpenAiFormat {
         begin->id = call_id(index, begin->index);
       }
       choice.calls_tools |= std::holds_alternative<ToolCallBegin>(delta);
-      if (!options_.stream) std::visit(messages_[static_cast<size_t>(index)], delta);
+      if (collects()) std::visit(messages_[static_cast<size_t>(index)], delta);
     }
-    if (options_.stream) return add_to_stream(index, choice, event, std::move(content));
-    if (options_.logprobs) {
+    if (collects() && options_.logprobs) {
       if (choice.logprobs.is_null()) choice.logprobs = Json::array();
-      for (Json& entry : content) choice.logprobs.push_back(std::move(entry));
+      Json kept = options_.stream ? content : std::move(content);
+      for (Json& entry : kept) choice.logprobs.push_back(std::move(entry));
     }
-    return {};
+    return options_.stream ? add_to_stream(index, choice, event, std::move(content)) : std::string();
   }
 
   // Different for every call: the answer's own id is random.
@@ -142,7 +151,9 @@ class ChatFormat final : public OpenAiFormat {
       out += chunk(choice_json(index, delta, logprobs, finish, stopped(choice), std::exchange(ids, {})), event.usage,
                    std::exchange(prompt_member_, {}));
     };
-    if (!prompts_[0].empty()) prompt_member_ = ",\"prompt_token_ids\":" + ids_text(std::exchange(prompts_[0], {}));
+    if (!prompts_[0].empty() && !std::exchange(prompt_sent_, true)) {
+      prompt_member_ = ",\"prompt_token_ids\":" + ids_text(prompts_[0]);
+    }
     if (!choice.begun) {
       choice.begun = true;
       add_chunk(R"({"role":"assistant","content":""})", nullptr, std::nullopt);
@@ -190,8 +201,9 @@ class ChatFormat final : public OpenAiFormat {
   }
 
   const ChatOptions more_;
-  std::vector<Message> messages_;  // by choice, when the answer is not streamed
+  std::vector<Message> messages_;  // by choice, when the answer is collected
   std::string prompt_member_;      // for the first chunk
+  bool prompt_sent_ = false;
 };
 
 void set_max_completion_tokens(Fields& f, const Json& v) {
@@ -254,11 +266,17 @@ constexpr auto kChatParameters = std::to_array<Parameter>({
      .set = assign<&ChatFields::echo>},
     tool_choice_row(set_tool_choice),
     parallel_tool_calls_row(),
+    {.name = "store",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "keep the chat completion, for GET /v1/chat/completions",
+     .set = assign<&ChatStoreFields::store>},
+    metadata_row("labels of a stored chat completion: texts of at most 512 characters under keys of at most 64",
+                 [](Fields& f, const Json& v) { f.of<ChatStoreFields>().metadata = &checked_metadata(v); }),
     refused("best_of", "[1]"),
     refused("audio"),
     refused("modalities", R"([["text"]])"),
     refused("prediction"),
-    refused("store", "[false]"),
     refused("web_search_options"),
     refused("verbosity", R"(["medium"])"),
     refused("documents"),
@@ -321,6 +339,8 @@ std::string echo_of(Call& call) {
 
 void run_chat(Call& call) {
   ChatRequest request = openai_chat_request(call);
+  ChatKeeper keeper = chat_keeper(call);
+  const bool keeps = static_cast<bool>(keeper);
   const auto& chat = call.fields.of<ChatFields>();
   const auto& generation = call.fields.of<GenerationFields>();
 
@@ -336,6 +356,7 @@ void run_chat(Call& call) {
                                                  .fingerprint = fingerprint(call.info()),
                                                  .n = generation.n,
                                                  .stream = generation.stream,
+                                                 .keeps = keeps,
                                                  .include_usage = generation.include_usage,
                                                  .continuous_usage = generation.continuous_usage,
                                                  .logprobs = chat.want_logprobs,
@@ -346,7 +367,8 @@ void run_chat(Call& call) {
                                                  .thinks = !call.info().reasoning_syntax.empty()},
                                    ChatOptions{.echo = echo_of(call),
                                                .legacy_functions = call.fields.of<LegacyFunctions>().used(),
-                                               .include_reasoning = wants_reasoning(call)});
+                                               .include_reasoning = wants_reasoning(call),
+                                               .keeper = std::move(keeper)});
   job.chat = std::move(request);
   call.generate(std::move(job));
 }

@@ -217,6 +217,11 @@ std::vector<PromptItem> prompt_items(const Json* given) {
 }
 
 constexpr auto kCompletionParameters = std::to_array<Parameter>({
+    {.name = "metadata",
+     .type = Type::kObject,
+     .max_bytes = 64 << 10,
+     .fallback = "none",
+     .help = "labels; change nothing"},
     {.name = "prompt",
      .type = Type::kAny,
      .max_bytes = kTextsBytes,

@@ -27,7 +27,7 @@ std::string OpenAiFormat::on_event(int prompt, Event event) {
     prompt_logprobs_[static_cast<size_t>(prompt)] = std::move(event.prompt_logprobs);
   }
   if (!event.prompt.empty()) prompts_[static_cast<size_t>(prompt)] = std::move(event.prompt);
-  if (options_.token_ids && !options_.stream) {
+  if (options_.token_ids && collects()) {
     choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
   }
   if (event.finish) choice.finish = event.finish;
@@ -80,18 +80,21 @@ std::string OpenAiFormat::stream_error(const ApiError& error) {
   return fmt::format("data: {}\n\n", dump_json(to_json(error)));
 }
 
-std::string OpenAiFormat::body() {
+std::string OpenAiFormat::body() { return dump_json(whole()); }
+
+const Json& OpenAiFormat::whole() {
+  if (!whole_.is_null()) return whole_;
   Json choices = Json::array();
   for (size_t i = 0; i < choices_.size(); ++i) choices.push_back(whole_choice(static_cast<int>(i), choices_[i]));
-  Json body = {{"id", options_.id},
-               {"object", options_.object},
-               {"created", created_},
-               {"model", options_.model},
-               {"system_fingerprint", options_.fingerprint},
-               {"choices", std::move(choices)},
-               {"usage", usage()}};
-  extend_body(body);
-  return dump_json(body);
+  whole_ = {{"id", options_.id},
+            {"object", options_.object},
+            {"created", created_},
+            {"model", options_.model},
+            {"system_fingerprint", options_.fingerprint},
+            {"choices", std::move(choices)},
+            {"usage", usage()}};
+  extend_body(whole_);
+  return whole_;
 }
 
 std::string OpenAiFormat::finish_members(const std::optional<Finish>& finish, std::string_view stopped) {

@@ -21,6 +21,7 @@ struct FormatOptions {
   int prompts = 1;
   int n = 1;  // choices per prompt
   bool stream = false;
+  bool keeps = false;  // the whole answer is collected, also of a stream
   bool include_usage = false;
   bool continuous_usage = false;
   bool logprobs = false;
@@ -44,7 +45,7 @@ class OpenAiFormat : public AnswerFormat {
     bool begun = false;
     bool calls_tools = false;
     std::string text;
-    std::vector<TokenId> tokens;  // with token_ids, when the answer is not streamed
+    std::vector<TokenId> tokens;  // with token_ids, when the answer is collected
     Json logprobs;                // log probabilities collected so far
     size_t characters = 0;        // characters of text and tokens so far
     std::optional<Finish> finish;
@@ -57,6 +58,8 @@ class OpenAiFormat : public AnswerFormat {
   virtual std::string add(int prompt, int index, Choice& choice, Event& event) = 0;
   virtual Json whole_choice(int index, Choice& choice) = 0;
   virtual void extend_body(Json&) {}
+  const Json& whole();  // the answer; called when nothing follows
+  bool collects() const { return options_.keeps || !options_.stream; }
 
   // A chunk with one choice and further members (",..."), given as JSON text.
   std::string chunk(std::string_view choice_json, const Usage& usage, std::string_view members = {}) const;
@@ -79,6 +82,7 @@ class OpenAiFormat : public AnswerFormat {
   const int64_t created_;
   const std::string chunk_head_;  // start of every chunk, up to its choices
   std::vector<Choice> choices_;   // prompt * n + index
+  Json whole_;                    // see whole()
 };
 
 std::string ids_text(const std::vector<TokenId>& ids);  // JSON: "[1,2]"

@@ -251,7 +251,11 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .max_bytes = 1 << 20,
      .fallback = "{\"type\": \"text\"}",
      .help = "text, json_object, json_schema, structural_tag",
-     .set = set_response_format},
+     .set =
+         [](Fields& f, const Json& v) {
+           set_response_format(f, v);
+           f.of<GenerationFields>().response_format = &v;
+         }},
 
     // The request itself
     {.name = "truncate_prompt_tokens",
@@ -284,11 +288,6 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .max_bytes = kLabelBytes,
      .fallback = "none",
      .help = "a label; cached prefixes are found without it"},
-    {.name = "metadata",
-     .type = Type::kObject,
-     .max_bytes = 64 << 10,
-     .fallback = "none",
-     .help = "labels; change nothing"},
 });
 
 constexpr auto kGeneration = joined(joined(kLength, sampling_rows()), kChoice);
