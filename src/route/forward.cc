@@ -75,6 +75,15 @@ ApiError error_of(Failure failure) {
   }
 }
 
+// Whether the request may be about answers that one replica has stored. Responses are stored unless they say otherwise.
+bool is_about_stored_answers(const HttpRequest& request) {
+  if (request.path.starts_with("/v1/responses")) return true;
+  for (const std::string_view chats : {"/v1/chat/completions", "/chat/completions"}) {
+    if (request.path.starts_with(chats)) return request.method != "POST" || request.path.size() > chats.size() + 1;
+  }
+  return false;
+}
+
 // An error as the last event of a stream.
 std::string error_event(std::string_view path, const ApiError& error) {
   if (path.starts_with("/v1/responses")) {
@@ -99,7 +108,7 @@ Forward::Forward(RouteContext& context, HttpRequest request, std::shared_ptr<Htt
   prompt_ = read_prompt(*body_);
   const auto header = request_.header("X-Session-Id");
   session_ = header && !header->empty() ? std::string(*header) : prompt_.session;
-  sticky_ = prompt_.continues || request_.path.starts_with("/v1/responses");
+  sticky_ = prompt_.stores || is_about_stored_answers(request_);
   weight_ = weight_of(body_->size());
 }
 

@@ -118,7 +118,7 @@ Prompt read_prompt(std::string_view body) {
       if (value.size() > 2 && value.front() == '"') sessions[at - kSessions] = value;
     }
     if (name == "model") model = value;
-    if (name == "previous_response_id") prompt.continues = true;
+    if (name == "previous_response_id" || (name == "store" && value == "true")) prompt.stores = true;
   }
   std::string text;
   for (const std::string_view value : texts) {

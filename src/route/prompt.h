@@ -17,8 +17,8 @@ struct Prompt {
   // One hash per block of the text: hash i covers the model and the blocks up to i, so that equal hashes mean equal
   // prefixes. A last block that is not full has no hash.
   std::vector<ChainHash> chain;
-  std::string session;     // JSON text of prompt_cache_key, session_id or user, the first that is there; may be empty
-  bool continues = false;  // the body names an earlier answer (previous_response_id), which one replica has stored
+  std::string session;  // JSON text of prompt_cache_key, session_id or user, the first that is there; may be empty
+  bool stores = false;  // one replica has the answer that the body names (previous_response_id), or keeps this one
 };
 
 inline constexpr size_t kBlockBytes = 256;

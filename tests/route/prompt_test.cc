@@ -68,8 +68,10 @@ TEST(Prompt, ReadsSessions) {
   EXPECT_EQ(read_prompt(R"({"user": "u", "prompt_cache_key": "k", "session_id": "s"})").session, "\"k\"");
   EXPECT_EQ(read_prompt(R"({"user": "", "session_id": null})").session, "");
   EXPECT_EQ(read_prompt(R"({"metadata": {"user": "u"}})").session, "");
-  EXPECT_TRUE(read_prompt(R"({"previous_response_id": "resp_1"})").continues);
-  EXPECT_FALSE(read_prompt(R"({"previous_response_id": null})").continues);
+  EXPECT_TRUE(read_prompt(R"({"previous_response_id": "resp_1"})").stores);
+  EXPECT_FALSE(read_prompt(R"({"previous_response_id": null})").stores);
+  EXPECT_TRUE(read_prompt(R"({"store": true})").stores);
+  EXPECT_FALSE(read_prompt(R"({"store": false})").stores);
 }
 
 TEST(Prompt, QuotesBackslashesAndBracketsInStrings) {
