@@ -216,10 +216,10 @@ def test_a_disk_that_is_full(tmp_path):
         own = server.client()
         before = ask(own)
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        with pytest.raises(openai.InternalServerError, match="The server's store failed") as error:
+        with pytest.raises(openai.InternalServerError, match="store failed: disk I/O error") as error:
             ask(own)
         assert error.value.code == "store_failed" and '"store": false' in error.value.body["message"]
-        with pytest.raises(openai.InternalServerError, match="The server's store failed"):
+        with pytest.raises(openai.InternalServerError, match="store failed: disk I/O error"):
             own.responses.create(model=server.name, input="Hello!")
         assert ask(own, store=False).choices and own.responses.create(model=server.name, input="Hello!", store=False)
         assert own.chat.completions.retrieve(before.id).choices == before.choices
