@@ -40,6 +40,7 @@ Regex::Regex(std::string_view oniguruma_pattern) {
   pcre2_code* compiled =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &at, nullptr);
   if (compiled == nullptr) {
+    if (error == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
     throw std::invalid_argument(fmt::format("regular expression \"{}\": {}", oniguruma_pattern, message_of(error)));
   }
   jit_ = pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE) == 0;
