@@ -67,6 +67,11 @@ CASES = [
     *[(f"8B bf16, 256 sequences, {constrained} constrained{' without jumps' if jumps else ''}", "8b",
        f"throughput --input-len 128 --output-len 512 --num-prompts 256 --max-num-seqs 256 --constrained {constrained} "
        f"{jumps}", None) for constrained, jumps in ((0, ""), (1, ""), (64, ""), (64, "--no-jump-ahead"))],
+    *[(f"8B {kind}, {ranks} GPUs, {name}", "8b", f"{arguments} -tp {ranks} {options}", None)
+      for kind, options in (("bf16", ""), ("fp8", "--quantization fp8")) for ranks in (1, 2)
+      for name, arguments in (("1 sequence", "latency --input-len 128 --output-len 256 --iterations 3"),
+                              ("prefill 8k", "latency --input-len 8000 --output-len 2 --iterations 3"),
+                              ("1000/300", "throughput --input-len 1000 --output-len 300 --num-prompts 256"))],
     ("8B fp8, 10 requests/s of 1k", "8b",
      f"serve {FP8} --request-rate 10 --num-prompts 150 --input-len 1000 --output-len 200 --goodput ttft:60", None),
 ]

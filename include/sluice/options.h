@@ -184,11 +184,10 @@ void visit(V&& v, EngineOptions& o) {
   v("backend", o.backend, "kernel backend (empty: the best for this machine)");
   v("device", o.device, "which device of the backend, counted from 0");
   v("tensor-parallel-size", o.tensor_parallel_size,
-    "processes of this machine that compute the model together, each with a part of its weights and threads (CPU only; "
-    "scale-out.md)");
+    "processes of this machine that compute the model together, each with a part of its weights, on a GPU or a part of "
+    "the threads (scale-out.md)");
   v("pipeline-parallel-size", o.pipeline_parallel_size,
-    "stages that divide the model's layers between them, each of --tensor-parallel-size processes (CPU only; "
-    "scale-out.md)");
+    "stages that divide the model's layers between them, each of --tensor-parallel-size processes (scale-out.md)");
   v("enable-expert-parallel", o.enable_expert_parallel,
     "give each of --tensor-parallel-size processes whole experts instead of a part of each expert");
   v("deterministic", o.deterministic,

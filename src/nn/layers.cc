@@ -299,8 +299,11 @@ DType Linear::input_type(const ops::Ctx& c, int64_t rows) const {
 }
 
 DType Linear::output_type(const ops::Ctx& c, int64_t rows) const {
-  const bool plain = segments_.size() == 1 && bias_.empty() && !(adapts(c) && lora_->has_extras) &&
-                     exchange_ == Exchange::kNone && !partial_;
+  return exchange_ == Exchange::kNone && !partial_ ? part_type(c, rows) : &kFloat32;
+}
+
+DType Linear::part_type(const ops::Ctx& c, int64_t rows) const {
+  const bool plain = segments_.size() == 1 && bias_.empty() && !(adapts(c) && lora_->has_extras);
   return plain ? ops::output_type(c, segments_[0].weight.view(), rows) : &kFloat32;
 }
 
@@ -339,9 +342,13 @@ void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumula
     ops::all_gather(c, whole, x);
     return multiply(c, out, whole, accumulate);
   }
+  if (exchange_ == Exchange::kSum) {
+    const Tensor mine = ops::take_rows(c, part_type(c, x.rows()), x.rows(), outputs_);
+    multiply(c, mine, x, false);
+    return ops::all_reduce(c, out, mine, accumulate);
+  }
   const Tensor mine = c.arena.take(&kFloat32, {x.rows(), outputs_});
   multiply(c, mine, x, false);
-  if (exchange_ == Exchange::kSum) return ops::all_reduce(c, out, mine, accumulate);
   CHECK(!accumulate, "gathered results cannot be added");
   ops::all_gather(c, out, mine);
 }

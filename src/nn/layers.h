@@ -82,6 +82,7 @@ class Linear {
   bool adapts(const ops::Ctx& c) const { return c.adapters != nullptr && lora_ != nullptr && lora_->changed; }
   Split divide(const Weights& w, const std::vector<Part>& parts, int64_t inputs, Split split);
   void multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
+  DType part_type(const ops::Ctx& c, int64_t rows) const;  // of what multiply() gives
 
   int64_t outputs_ = 0;
   int64_t whole_ = 0;  // inputs or outputs of all ranks together, if they are gathered

@@ -5,9 +5,10 @@
 
 namespace sluice::ops {
 
+// x may also be rows of output_type(): the sums are in fp32.
 void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate) {
   CHECK(ctx.communicator != nullptr, "a sum over ranks without ranks");
-  check_matrix(x, "x", -1, -1);
+  check_rows(x, "x", -1, -1);
   check_matrix(out, "out", x.shape[0], x.shape[1]);
   if (x.shape.elements() > 0) ctx.ops.all_reduce(ctx.queue, *ctx.communicator, out, x, accumulate);
 }

@@ -13,9 +13,9 @@
 #include <cstdlib>
 
 #include "base/json.h"
-#include "engine/runner.h"
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
+#include "golden/rank_group.h"
 
 namespace sluice::decode_kernel_test {
 namespace {
@@ -26,22 +26,22 @@ class Programs : public ::testing::TestWithParam<std::string> {};
 struct Errors {
   double best, worst;
 };
-Errors errors_of(const ArchGolden& golden, const char* decode_kernel) {
+Errors errors_of(const ArchGolden& golden, const char* decode_kernel, int ranks = 1) {
   setenv("SLUICE_CUDA_DECODE_KERNEL", decode_kernel, 1);
   EngineOptions options;
   options.model = golden.checkpoint();
   options.dtype = "bfloat16";
   options.kv_cache_memory_bytes = 16 << 20;
   options.max_num_seqs = 4;
-  ThreadPool pool(2);
-  LoadedModel loaded = load_model(options, pool);
-  Runner runner(loaded);
+  options.tensor_parallel_size = ranks;
+  RankGroup group(options);
   const std::vector<int32_t> ids = golden.ids("ids_0");
   const Tensor want = golden.logits("logits_0");
   std::vector<double> errors;
-  for_each_logits(runner, loaded.plan, options.block_size, ids, 1, [&](int position, std::span<const float> row) {
-    errors.push_back(relative_error(row.data(), want.f32() + position * want.row_stride, want.shape[1]));
-  });
+  for_each_logits(
+      group.runner(), group.plan(), options.block_size, ids, 1, [&](int position, std::span<const float> row) {
+        errors.push_back(relative_error(row.data(), want.f32() + position * want.row_stride, want.shape[1]));
+      });
   unsetenv("SLUICE_CUDA_DECODE_KERNEL");
   const auto [best, worst] = std::ranges::minmax(errors);
   return {best, worst};
@@ -54,16 +54,26 @@ bool has_experts(const ArchGolden& golden) {
 
 bool captures() { return ops::select_backend("").can.captures; }
 
-TEST_P(Programs, AreAsExactAsLaunches) {
-  if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
-  const ArchGolden golden(GetParam());
-  const Errors launches = errors_of(golden, "0"), decode_kernel = errors_of(golden, "1");
-  fmt::print("{}: {:.1e} to {:.1e} launches, {:.1e} to {:.1e} decode kernel\n", GetParam(), launches.best,
-             launches.worst, decode_kernel.best, decode_kernel.worst);
+void expect_as_exact(const ArchGolden& golden, const Errors& launches, const Errors& decode_kernel) {
+  fmt::print("{:.1e} to {:.1e} launches, {:.1e} to {:.1e} decode kernel\n", launches.best, launches.worst,
+             decode_kernel.best, decode_kernel.worst);
   EXPECT_LE(decode_kernel.best, 1.5 * launches.best + 0.01);
   if (!has_experts(golden)) {
     EXPECT_LE(decode_kernel.worst, 1.5 * launches.worst + 0.01);
   }
+}
+
+TEST_P(Programs, AreAsExactAsLaunches) {
+  if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
+  const ArchGolden golden(GetParam());
+  expect_as_exact(golden, errors_of(golden, "0"), errors_of(golden, "1"));
+}
+
+// Sums over the ranks are a part of the kernel.
+TEST_P(Programs, OfRanksAreAsExactAsLaunchesOfOneProcess) {
+  if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
+  const ArchGolden golden(GetParam());
+  expect_as_exact(golden, errors_of(golden, "0"), errors_of(golden, "1", 2));
 }
 
 std::vector<std::string> names() { return captures() ? golden_names(arch_goldens()) : std::vector<std::string>{"all"}; }

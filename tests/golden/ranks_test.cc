@@ -16,7 +16,7 @@
 
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
-#include "golden/rank_threads.h"
+#include "golden/rank_group.h"
 #include "support/sanitized.h"
 
 namespace sluice::ranks_test {
@@ -66,34 +66,6 @@ class Table : public ::testing::Environment {
 
 Table& table = *static_cast<Table*>(::testing::AddGlobalTestEnvironment(new Table));  // owned by gtest
 
-constexpr const char* kRankCommand = "rank";  // main() below starts another rank
-
-// A model that ranks compute together, as threads or as processes. The caller is rank 0.
-class Group {
- public:
-  explicit Group(const EngineOptions& options) {
-    if (ops::select_backend(options.backend).open(0).memory().host_accessible()) {
-      threads_ = std::make_unique<RankThreads>(options);
-      return;
-    }
-    set_rank_command(kRankCommand);
-    loaded_ = std::make_unique<LoadedModel>(load_model(options, pool_));
-    runner_ = std::make_unique<Runner>(*loaded_);
-  }
-  ~Group() { set_rank_command(""); }
-  Group(const Group&) = delete;
-  Group& operator=(const Group&) = delete;
-
-  Runner& runner() { return threads_ ? threads_->runner() : *runner_; }
-  const LoadPlan& plan() const { return threads_ ? threads_->plan() : loaded_->plan; }
-
- private:
-  ThreadPool pool_{1, /*pin=*/false};
-  std::unique_ptr<RankThreads> threads_;
-  std::unique_ptr<LoadedModel> loaded_;
-  std::unique_ptr<Runner> runner_;
-};
-
 class RanksOfArch : public ::testing::TestWithParam<std::tuple<std::string, Way, std::string>> {};
 
 size_t weight_bytes(const EngineOptions& options) {
@@ -109,7 +81,7 @@ std::vector<float> all_logits(Runner& runner, const LoadPlan& plan, int block_si
 }
 
 // Stages compute the same sums in the same order as one process.
-void expect_bits_of_one_process(Group& group, EngineOptions options, std::span<const int32_t> ids) {
+void expect_bits_of_one_process(RankGroup& group, EngineOptions options, std::span<const int32_t> ids) {
   const std::vector<float> got = all_logits(group.runner(), group.plan(), options.block_size, ids);
   options.pipeline_parallel_size = 1;
   ThreadPool pool(1);
@@ -132,7 +104,7 @@ TEST_P(RanksOfArch, LogitsAndGreedyTokens) {
   options.tensor_parallel_size = way.tensor;
   options.pipeline_parallel_size = way.pipeline;
   options.enable_expert_parallel = way.experts;
-  Group group(options);
+  RankGroup group(options);
   noted.error = 0;
   noted.share = static_cast<double>(group.plan().weight_bytes) / static_cast<double>(whole);
   if (way.tensor == 1) expect_bits_of_one_process(group, options, golden.ids("ids_1"));
@@ -272,9 +244,9 @@ INSTANTIATE_TEST_SUITE_P(All, RanksOfArch, ::testing::ValuesIn(cases()), [](cons
 }  // namespace
 }  // namespace sluice::ranks_test
 
-// The program starts itself as further ranks.
+// The program starts itself as further ranks (rank_group.h).
 int main(int count, char** arguments) {
-  if (count == 4 && std::string_view(arguments[1]) == sluice::ranks_test::kRankCommand) {
+  if (count == 4 && std::string_view(arguments[1]) == sluice::kRankCommand) {
     return sluice::run_rank(std::atoi(arguments[2]), std::atoi(arguments[3]));
   }
   ::testing::InitGoogleTest(&count, arguments);

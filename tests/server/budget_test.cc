@@ -19,10 +19,10 @@ namespace {
 using Type = Parameter::Type;
 
 constexpr int64_t kBytesPerByte = 20, kFreeBytes = 1 << 20;
-constexpr int64_t kBytesPerSequence = 4 << 10;  // each is a request to the engine; 2048 at most
+constexpr int64_t kBytesPerSequence = 8 << 10;  // each is a request to the engine; 2048 at most
 constexpr int64_t kBytesPerScore = 1 << 10;     // of a prompt's token, in the answer
 constexpr int64_t kBytesPerToken = 256;         // of a text, in answers that describe each of its tokens
-constexpr double kMilliseconds = 100;
+constexpr double kMilliseconds = 200;
 
 // The smallest request that each endpoint answers, and the model's task.
 struct Base {

@@ -108,6 +108,13 @@ void rank_op(ops::Queue& queue, Communicator& ranks, Args... args) {
   current(queue).finish_op();
 }
 
+void all_reduce_op(ops::Queue& queue, Communicator& ranks, Tensor out, Tensor x, bool accumulate) {
+  const PeerMemory& peers = current(queue).peers(ranks);
+  take_or_launch(
+      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.all_reduce(peers, out, x, accumulate, fallback); },
+      [=, &peers](const Launch& l) { all_reduce(l, peers, out, x, accumulate); });
+}
+
 void copy_rows_op(ops::Queue& queue, Tensor x, Indices pairs) {
   finish(queue, [&](const Launch& l) { copy_rows(l, x, on_device(queue, pairs), pairs.size() / 2); });
 }
@@ -334,7 +341,7 @@ constexpr ops::OpTable op_table() {
                      .head_matmul = head_matmul_op<arithmetic>,
                      .lora_shrink = lora_op<arithmetic, lora_shrink, ops::LoraShrinkArgs>,
                      .lora_expand = lora_op<arithmetic, lora_expand, ops::LoraExpandArgs>,
-                     .all_reduce = rank_op<all_reduce, Tensor, Tensor, bool>,
+                     .all_reduce = all_reduce_op,
                      .all_gather = rank_op<all_gather, Tensor, Tensor>,
                      .broadcast = rank_op<broadcast, Tensor>,
                      .send = rank_op<send, int, Tensor>,

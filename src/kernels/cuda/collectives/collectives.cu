@@ -1,16 +1,18 @@
 // The ops between ranks. Sums are added in the order of the ranks, so that all ranks have the same bits.
 //
-// Small sums are one exchange: every rank writes its values into the inboxes of all others, each 4 bytes beside a flag
-// with the number of the round, as NCCL's protocol LL does. A reader needs no barrier: it waits until both flags of 16
-// bytes have the round's number. Inboxes are used in turn. A rank that writes round r + 2 has read all of round r + 1,
-// which each other rank wrote after it had read round r.
+// Small sums are one exchange through inboxes (device/peers.cuh). The persistent decode kernel makes the same exchange.
 //
-// Large sums are divided: each rank adds its part of the elements for all, and the others copy the result. Kernels
-// meet between these phases block by block: block b of a rank only reads what the blocks b of the other ranks wrote.
-// At the end they meet again, so that the next kernel may overwrite everything.
+// Large sums are divided: each rank adds its part of the elements for all, and the others copy the result. Two ranks
+// read each other's parts instead, which moves as many bytes. Kernels meet between these phases block by block: block b
+// of a rank only reads what the blocks b of the other ranks wrote. At the end they meet again, so that the next kernel
+// may overwrite everything.
+#include <cuda_bf16.h>
+
 #include <algorithm>
 
 #include "kernels/cuda/collectives/peers.h"
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/peers.cuh"
 #include "kernels/cuda/grid.h"
 #include "parallel/share.h"
 
@@ -20,72 +22,74 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kSmallThreads = 256;
 
-// A matrix of floats whose rows are read and written in units of 4 columns.
+// Four elements of a type, as they are in memory.
+template <class T>
+struct Four;
+template <>
+struct Four<float> {
+  using Type = float4;
+  __device__ static float4 to_floats(float4 v) { return v; }
+};
+template <>
+struct Four<__nv_bfloat16> {
+  using Type = uint2;
+  __device__ static float4 to_floats(uint2 v) {
+    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16),
+                       __uint_as_float(v.y & 0xffff0000u));
+  }
+};
+
+// A matrix whose rows are read and written in units of 4 columns.
+template <class T>
 struct Matrix {
-  float* data = nullptr;
+  using Unit = typename Four<T>::Type;
+
+  T* data = nullptr;
   int64_t stride = 0;
   int columns = 0;
   bool aligned = false;
 
   explicit Matrix(const Tensor& t)
-      : data(t.f32()),
+      : data(t.as<T>()),
         stride(t.row_stride),
         columns(static_cast<int>(t.shape[1])),
-        aligned(reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.row_stride % 4 == 0) {}
+        aligned(reinterpret_cast<uintptr_t>(t.data) % sizeof(Unit) == 0 && t.row_stride % 4 == 0) {}
 
   // Columns beyond the last one are zero.
-  __device__ float4 load(int64_t row, int column) const {
-    const float* at = data + row * stride + column;
-    if (aligned && column + 4 <= columns) return *reinterpret_cast<const float4*>(at);
-    float4 v = make_float4(0, 0, 0, 0);
-    if (column < columns) v.x = at[0];
-    if (column + 1 < columns) v.y = at[1];
-    if (column + 2 < columns) v.z = at[2];
-    if (column + 3 < columns) v.w = at[3];
-    return v;
+  __device__ Unit load(int64_t row, int column) const {
+    const T* at = data + row * stride + column;
+    if (aligned && column + 4 <= columns) return *reinterpret_cast<const Unit*>(at);
+    Unit unit{};
+    for (int i = 0; i < 4 && column + i < columns; ++i) reinterpret_cast<T*>(&unit)[i] = at[i];
+    return unit;
   }
   // Columns beyond `end` are not written.
-  __device__ void store(int64_t row, int column, int end, float4 v) const {
-    float* at = data + row * stride + column;
+  __device__ void store(int64_t row, int column, int end, Unit unit) const {
+    T* at = data + row * stride + column;
     if (aligned && column % 4 == 0 && column + 4 <= end) {
-      *reinterpret_cast<float4*>(at) = v;
+      *reinterpret_cast<Unit*>(at) = unit;
       return;
     }
-    if (column < end) at[0] = v.x;
-    if (column + 1 < end) at[1] = v.y;
-    if (column + 2 < end) at[2] = v.z;
-    if (column + 3 < end) at[3] = v.w;
+    for (int i = 0; i < 4 && column + i < end; ++i) at[i] = reinterpret_cast<const T*>(&unit)[i];
   }
 };
 
 __device__ float4 sum(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
-__device__ RegionHeader& header(const PeerMemory& m, int rank) {
-  return *reinterpret_cast<RegionHeader*>(m.regions[rank]);
-}
-__device__ float4* box(const PeerMemory& m, int rank) {
-  return reinterpret_cast<float4*>(m.regions[rank] + RegionLayout::kBox);
+template <class Unit>
+__device__ Unit* outbox(const PeerMemory& m, int rank) {
+  return reinterpret_cast<Unit*>(m.regions[rank] + RegionLayout::kOutbox);
 }
 __device__ float4* sums(const PeerMemory& m, int rank) {
   return reinterpret_cast<float4*>(m.regions[rank] + RegionLayout::kSums);
 }
-__device__ uint4* inbox(const PeerMemory& m, int rank, int from, uint32_t round) {
-  return reinterpret_cast<uint4*>(m.regions[rank] + RegionLayout::kInboxes +
-                                  ((round & 1) * kMostPeers + static_cast<unsigned>(from)) * kInboxBytes);
-}
-
-// Counts the looks of a waiting thread. Returns whether it must give up because a rank was lost.
-__device__ bool given_up(const PeerMemory& m, uint32_t& looks) {
-  return (++looks & 1023) == 0 && *static_cast<const volatile uint32_t*>(m.ended) != 0;
-}
-
 // Waits until the blocks with this block's number of the ranks first .. first + count - 1 have come here as often. What
 // they wrote before is then visible. All threads call it.
 __device__ void meet(const PeerMemory& m, int first, int count) {
   __syncthreads();
   const int other = first + static_cast<int>(threadIdx.x);
   if (static_cast<int>(threadIdx.x) < count && other != m.rank) {
-    RegionHeader &mine = header(m, m.rank), &theirs = header(m, other);
+    RegionHeader &mine = region_header(m, m.rank), &theirs = region_header(m, other);
     const uint32_t time = ++mine.met[blockIdx.x][other];
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(&theirs.arrived[blockIdx.x][m.rank]), "r"(time)
                  : "memory");
@@ -100,115 +104,136 @@ __device__ void meet(const PeerMemory& m, int first, int count) {
   __syncthreads();
 }
 
-// Two floats, each beside the number of its round.
-__device__ void put(uint4* at, float2 v, uint32_t round) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(__float_as_uint(v.x)), "r"(round),
-               "r"(__float_as_uint(v.y)), "r"(round)
-               : "memory");
-}
-__device__ float2 take(const PeerMemory& m, const uint4* at, uint32_t round) {
-  uint4 v;
-  uint32_t looks = 0;
-  do {
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(at)
-                 : "memory");
-  } while ((v.y != round || v.w != round) && !given_up(m, looks));
-  return make_float2(__uint_as_float(v.x), __uint_as_float(v.z));
-}
-
-// A thread owns the same pairs of columns in both loops, so that `out` may be `x`.
+// A thread owns the same elements in both loops, so that `out` may be `x`. Two columns go in one store, like the words
+// that send_value() would store.
+template <class T>
 __global__ void __launch_bounds__(kSmallThreads)
-    sum_small(const __grid_constant__ PeerMemory m, float* out, int64_t out_stride, const float* x, int64_t x_stride,
+    sum_small(const __grid_constant__ PeerMemory m, float* out, int64_t out_stride, const T* x, int64_t x_stride,
               int rows, int columns, bool accumulate) {
-  RegionHeader& mine = header(m, m.rank);
+  RegionHeader& mine = region_header(m, m.rank);
   const uint32_t round = *static_cast<volatile uint32_t*>(&mine.round) + 1;
   const int pairs = (columns + 1) / 2, total = rows * pairs, step = static_cast<int>(gridDim.x) * kSmallThreads;
   const int first = static_cast<int>(blockIdx.x) * kSmallThreads + static_cast<int>(threadIdx.x);
   const auto own = [&](int i) {
     const int row = i / pairs, column = i % pairs * 2;
-    const float* at = x + row * x_stride + column;
-    return make_float2(at[0], column + 1 < columns ? at[1] : 0.0f);
+    const T* at = x + row * x_stride + column;
+    return make_float2(to_f32(at[0]), column + 1 < columns ? to_f32(at[1]) : 0.0f);
   };
   for (int i = first; i < total; i += step) {
     const float2 v = own(i);
     for (int other = 0; other < m.size; ++other) {
-      if (other != m.rank) put(inbox(m, other, m.rank, round) + i, v, round);
+      if (other == m.rank) continue;
+      asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(inbox(m, other, m.rank, round) + 2 * i),
+                   "r"(__float_as_uint(v.x)), "r"(round), "r"(__float_as_uint(v.y)), "r"(round)
+                   : "memory");
     }
   }
   for (int i = first; i < total; i += step) {
-    float2 all = make_float2(0, 0);
-    for (int rank = 0; rank < m.size; ++rank) {
-      const float2 v = rank == m.rank ? own(i) : take(m, inbox(m, m.rank, rank, round) + i, round);
-      all = rank == 0 ? v : make_float2(all.x + v.x, all.y + v.y);
-    }
     const int row = i / pairs, column = i % pairs * 2;
+    const float2 v = own(i);
     float* at = out + row * out_stride + column;
-    at[0] = accumulate ? at[0] + all.x : all.x;
-    if (column + 1 < columns) at[1] = accumulate ? at[1] + all.y : all.y;
+    const float low = sum_values(m, 2 * i, v.x, round);
+    at[0] = accumulate ? at[0] + low : low;
+    if (column + 1 >= columns) continue;
+    const float high = sum_values(m, 2 * i + 1, v.y, round);
+    at[1] = accumulate ? at[1] + high : high;
   }
   __syncthreads();
   if (threadIdx.x == 0 && atomicAdd(&mine.finished, 1u) == gridDim.x - 1) mine.finished = 0, mine.round = round;
 }
 
 // The rank that adds a unit: a warp's units belong to one rank.
-__device__ int adder(int64_t unit, int size) { return static_cast<int>(unit / 32 % size); }
+__device__ int adder(unsigned unit, int size) { return static_cast<int>(unit / 32 % static_cast<unsigned>(size)); }
 
-// Calls body(unit, row, column) for this thread's units of 4 columns.
-template <class F>
-__device__ void each_unit(int64_t rows, int columns, F&& body) {
-  const int64_t per_row = (columns + 3) / 4, total = rows * per_row, step = int64_t{gridDim.x} * kThreads;
-  for (int64_t unit = int64_t{blockIdx.x} * kThreads + threadIdx.x; unit < total; unit += step) {
-    body(unit, unit / per_row, static_cast<int>(unit % per_row) * 4);
+constexpr int kBatch = 4;  // units that a thread loads before it waits for the first one
+
+// Where a thread's units of 4 columns are.
+struct Units {
+  unsigned per_row, total, step, first;
+  __device__ Units(int64_t rows, int columns)
+      : per_row(static_cast<unsigned>((columns + 3) / 4)),
+        total(static_cast<unsigned>(rows) * per_row),
+        step(gridDim.x * kThreads),
+        first(blockIdx.x * kThreads + threadIdx.x) {}
+
+  // Calls load(i, unit, row, column) for up to kBatch units, then store(i, unit, row, column) for the same ones, and so
+  // on. i counts within the batch.
+  template <class Load, class Store>
+  __device__ void each(Load&& load, Store&& store) const {
+    for (unsigned at = first; at < total; at += kBatch * step) {
+      const auto batch = [&](auto&& body) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const unsigned unit = at + static_cast<unsigned>(i) * step;
+          if (unit < total) body(i, unit, int64_t{unit / per_row}, static_cast<int>(unit % per_row * 4));
+        }
+      };
+      batch(load), batch(store);
+    }
   }
-}
+};
 
+template <class T>
 __global__ void __launch_bounds__(kThreads)
-    sum_large(const __grid_constant__ PeerMemory m, Matrix out, Matrix x, int64_t rows, bool accumulate) {
+    sum_large(const __grid_constant__ PeerMemory m, Matrix<float> out, Matrix<T> x, int64_t rows, bool accumulate) {
+  using Unit = typename Four<T>::Type;
+  const Units units(rows, x.columns);
+  const bool divided = m.size > 2;
   const auto put_out = [&](int64_t row, int column, float4 v) {
     out.store(row, column, out.columns, accumulate ? sum(out.load(row, column), v) : v);
   };
-  each_unit(rows, x.columns, [&](int64_t unit, int64_t row, int column) {
-    if (adder(unit, m.size) != m.rank) box(m, m.rank)[unit] = x.load(row, column);
-  });
+  Unit own[kBatch];
+  units.each([&](int i, unsigned, int64_t row, int column) { own[i] = x.load(row, column); },
+             [&](int i, unsigned unit, int64_t, int) {
+               if (!divided || adder(unit, m.size) != m.rank) outbox<Unit>(m, m.rank)[unit] = own[i];
+             });
   meet(m, 0, m.size);
-  each_unit(rows, x.columns, [&](int64_t unit, int64_t row, int column) {
-    if (adder(unit, m.size) != m.rank) return;
-    float4 all = m.rank == 0 ? x.load(row, column) : box(m, 0)[unit];
-    for (int rank = 1; rank < m.size; ++rank) {
-      all = sum(all, rank == m.rank ? x.load(row, column) : box(m, rank)[unit]);
-    }
-    sums(m, m.rank)[unit] = all;
-    put_out(row, column, all);
-  });
+  float4 all[kBatch];
+  units.each(
+      [&](int i, unsigned unit, int64_t row, int column) {
+        if (divided && adder(unit, m.size) != m.rank) return;
+        for (int rank = 0; rank < m.size; ++rank) {
+          const float4 v = Four<T>::to_floats(rank == m.rank ? x.load(row, column) : outbox<Unit>(m, rank)[unit]);
+          all[i] = rank == 0 ? v : sum(all[i], v);
+        }
+      },
+      [&](int i, unsigned unit, int64_t row, int column) {
+        if (divided && adder(unit, m.size) != m.rank) return;
+        if (divided) sums(m, m.rank)[unit] = all[i];
+        put_out(row, column, all[i]);
+      });
   meet(m, 0, m.size);
-  each_unit(rows, x.columns, [&](int64_t unit, int64_t row, int column) {
-    const int rank = adder(unit, m.size);
-    if (rank != m.rank) put_out(row, column, sums(m, rank)[unit]);
-  });
+  if (!divided) return;
+  units.each(
+      [&](int i, unsigned unit, int64_t, int) {
+        if (adder(unit, m.size) != m.rank) all[i] = sums(m, adder(unit, m.size))[unit];
+      },
+      [&](int i, unsigned unit, int64_t row, int column) {
+        if (adder(unit, m.size) != m.rank) put_out(row, column, all[i]);
+      });
   meet(m, 0, m.size);
 }
 
-// `widest` is the most columns of a rank; a row of a box has as many.
+// `widest` is the most columns of a rank; a row of an outbox has as many.
 __global__ void __launch_bounds__(kThreads)
-    gather(const __grid_constant__ PeerMemory m, Matrix out, Matrix x, int64_t rows, int widest) {
-  const auto share = [&](int rank) { return share_of(out.columns, rank, m.size); };
+    gather(const __grid_constant__ PeerMemory m, Matrix<float> out, Matrix<float> x, int64_t rows, int widest) {
+  const Units units(rows, widest);
   const auto put_out = [&](int rank, int64_t row, int column, float4 v) {
-    const Share of = share(rank);
+    const Share of = share_of(out.columns, rank, m.size);
     const auto begin = static_cast<int>(of.begin), count = static_cast<int>(of.count);
     if (column < count) out.store(row, begin + column, begin + count, v);
   };
-  each_unit(rows, widest, [&](int64_t unit, int64_t row, int column) {
-    const float4 v = x.load(row, column);
-    box(m, m.rank)[unit] = v;
-    put_out(m.rank, row, column, v);
-  });
+  float4 v[kBatch];
+  units.each([&](int i, unsigned, int64_t row, int column) { v[i] = x.load(row, column); },
+             [&](int i, unsigned unit, int64_t row, int column) {
+               outbox<float4>(m, m.rank)[unit] = v[i];
+               put_out(m.rank, row, column, v[i]);
+             });
   meet(m, 0, m.size);
   for (int rank = 0; rank < m.size; ++rank) {
     if (rank == m.rank) continue;
-    each_unit(rows, widest,
-              [&](int64_t unit, int64_t row, int column) { put_out(rank, row, column, box(m, rank)[unit]); });
+    units.each([&](int i, unsigned unit, int64_t, int) { v[i] = outbox<float4>(m, rank)[unit]; },
+               [&](int i, unsigned, int64_t row, int column) { put_out(rank, row, column, v[i]); });
   }
   meet(m, 0, m.size);
 }
@@ -218,7 +243,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     copy_words(const __grid_constant__ PeerMemory m, int from, int first, int count, uint32_t* words, int64_t total) {
   const int64_t step = int64_t{gridDim.x} * kThreads, begin = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  auto* shown = reinterpret_cast<uint32_t*>(box(m, from));
+  auto* shown = outbox<uint32_t>(m, from);
   if (from == m.rank) {
     for (int64_t i = begin; i < total; i += step) shown[i] = words[i];
   }
@@ -233,20 +258,20 @@ unsigned meeting_blocks(int64_t items) {
   return static_cast<unsigned>(std::clamp<int64_t>(pieces(items, kThreads), 1, kMostMeetingBlocks));
 }
 
-// Calls body(first row, rows) for runs of rows that fit into a box.
+// Calls body(first row, rows) for runs of rows that fit into an outbox.
 template <class F>
 void each_run(int64_t rows, int64_t columns, F&& body) {
-  const int64_t padded = pieces(columns, 4) * 4, most = static_cast<int64_t>(kBoxFloats) / padded;
-  CHECK(most > 0, "rows of {} columns between ranks, at most {}", columns, kBoxFloats);
+  const int64_t padded = pieces(columns, 4) * 4, most = static_cast<int64_t>(kOutboxFloats) / padded;
+  CHECK(most > 0, "rows of {} columns between ranks, at most {}", columns, kOutboxFloats);
   for (int64_t row = 0; row < rows; row += most) body(row, std::min(most, rows - row));
 }
 
-// Calls copy_words for pieces that fit into a box.
+// Calls copy_words for pieces that fit into an outbox.
 void copy_pieces(const Launch& l, const PeerMemory& m, int from, int first, int count, const Tensor& x) {
   auto* words = x.as<uint32_t>();
   const auto total = static_cast<int64_t>(x.bytes() / sizeof(uint32_t));
-  for (int64_t begin = 0; begin < total; begin += static_cast<int64_t>(kBoxFloats)) {
-    const int64_t piece = std::min<int64_t>(kBoxFloats, total - begin);
+  for (int64_t begin = 0; begin < total; begin += static_cast<int64_t>(kOutboxFloats)) {
+    const int64_t piece = std::min<int64_t>(kOutboxFloats, total - begin);
     copy_words<<<meeting_blocks(piece), kThreads, 0, l.stream>>>(m, from, first, count, words + begin, piece);
     check_launch("copy between ranks");
   }
@@ -254,26 +279,38 @@ void copy_pieces(const Launch& l, const PeerMemory& m, int from, int first, int 
 
 }  // namespace
 
-void all_reduce(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x, bool accumulate) {
-  const int64_t rows = x.shape[0], columns = x.shape[1], pairs = rows * pieces(columns, 2);
-  if (pairs * static_cast<int64_t>(sizeof(uint4)) <= static_cast<int64_t>(kInboxBytes)) {
-    const auto blocks = static_cast<unsigned>(std::min<int64_t>(pieces(pairs, kSmallThreads), kMostMeetingBlocks));
-    sum_small<<<blocks, kSmallThreads, 0, l.stream>>>(m, out.f32(), out.row_stride, x.f32(), x.row_stride,
-                                                      static_cast<int>(rows), static_cast<int>(columns), accumulate);
+namespace {
+
+template <class T>
+void sum_rows(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x, bool accumulate) {
+  const int64_t rows = x.shape[0], columns = x.shape[1];
+  if (fits_inbox(rows, columns)) {
+    const int64_t blocks = pieces(rows * pieces(columns, 2), kSmallThreads);
+    sum_small<<<static_cast<unsigned>(std::min<int64_t>(blocks, kMostMeetingBlocks)), kSmallThreads, 0, l.stream>>>(
+        m, out.f32(), out.row_stride, x.as<T>(), x.row_stride, static_cast<int>(rows), static_cast<int>(columns),
+        accumulate);
     return check_launch("sum of ranks");
   }
   each_run(rows, columns, [&](int64_t row, int64_t count) {
     sum_large<<<meeting_blocks(count * pieces(columns, 4)), kThreads, 0, l.stream>>>(
-        m, Matrix(out.slice_rows(row, count)), Matrix(x.slice_rows(row, count)), count, accumulate);
+        m, Matrix<float>(out.slice_rows(row, count)), Matrix<T>(x.slice_rows(row, count)), count, accumulate);
     check_launch("sum of ranks");
   });
+}
+
+}  // namespace
+
+void all_reduce(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x, bool accumulate) {
+  if (x.dtype == &kBFloat16) return sum_rows<__nv_bfloat16>(l, m, out, x, accumulate);
+  sum_rows<float>(l, m, out, x, accumulate);
 }
 
 void all_gather(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x) {
   const int64_t widest = pieces(out.shape[1], m.size);
   each_run(out.shape[0], widest, [&](int64_t row, int64_t count) {
     gather<<<meeting_blocks(count * pieces(widest, 4)), kThreads, 0, l.stream>>>(
-        m, Matrix(out.slice_rows(row, count)), Matrix(x.slice_rows(row, count)), count, static_cast<int>(widest));
+        m, Matrix<float>(out.slice_rows(row, count)), Matrix<float>(x.slice_rows(row, count)), count,
+        static_cast<int>(widest));
     check_launch("columns of ranks");
   });
 }

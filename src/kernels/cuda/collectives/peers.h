@@ -20,8 +20,13 @@ namespace sluice::cuda {
 inline constexpr int kMostPeers = 8;
 inline constexpr int kMostMeetingBlocks = 128;            // of a kernel whose blocks meet
 inline constexpr size_t kInboxBytes = size_t{512} << 10;  // of one message of one rank, half of it flags
-inline constexpr size_t kBoxBytes = size_t{16} << 20;     // what a rank shows to others at a time
-inline constexpr size_t kBoxFloats = kBoxBytes / sizeof(float);
+inline constexpr size_t kOutboxBytes = size_t{16} << 20;  // what a rank shows to others at a time
+inline constexpr size_t kOutboxFloats = kOutboxBytes / sizeof(float);
+
+// Whether a matrix fits into an inbox. Rows have whole pairs of words, and every word has a flag of as many bytes.
+constexpr bool fits_inbox(int64_t rows, int64_t columns) {
+  return rows * ((columns + 1) / 2) * 16 <= static_cast<int64_t>(kInboxBytes);
+}
 
 // The start of a region. Zero at first.
 struct RegionHeader {
@@ -34,9 +39,9 @@ struct RegionHeader {
 
 struct RegionLayout {
   static constexpr size_t kInboxes = size_t{64} << 10;  // [2 rounds in turn][rank] of kInboxBytes
-  static constexpr size_t kBox = kInboxes + 2 * kMostPeers * kInboxBytes;
-  static constexpr size_t kSums = kBox + kBoxBytes;
-  static constexpr size_t kBytes = kSums + kBoxBytes;
+  static constexpr size_t kOutbox = kInboxes + 2 * kMostPeers * kInboxBytes;
+  static constexpr size_t kSums = kOutbox + kOutboxBytes;
+  static constexpr size_t kBytes = kSums + kOutboxBytes;
 };
 static_assert(sizeof(RegionHeader) <= RegionLayout::kInboxes);
 

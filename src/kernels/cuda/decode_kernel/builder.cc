@@ -188,6 +188,7 @@ bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback
       .n = static_cast<int>(p.n),
       .k = static_cast<int>(p.k),
       .slices = static_cast<int>(panel_slices(p.k)),
+      .sum = 0,
       .quantized = quantized,
       .accumulate = p.accumulate,
       .norms = false,
@@ -207,7 +208,7 @@ bool DecodeKernelBuilder::glu(const Tensor& out, const Tensor& gate_up, ops::Act
   if (all_.size() > run_ && all_.back().kind == Kind::kMatmul) {
     MatmulInstruction& p = all_.back().matmul;
     if (p.out == gate_up.f32() && p.out_stride == gate_up.row_stride && p.rows == rows && p.n == 2 * columns &&
-        columns % kPanelOutputs == 0 && !p.accumulate) {
+        columns % kPanelOutputs == 0 && !p.accumulate && p.sum == 0) {
       p.gated = out.f32(), p.gated_stride = out.row_stride, p.activation = activation;
       fallback_.push_back(std::move(fallback));
       return true;
@@ -222,6 +223,20 @@ bool DecodeKernelBuilder::glu(const Tensor& out, const Tensor& gate_up, ops::Act
                                  .columns = columns,
                                  .activation = activation}),
       std::move(fallback));
+  return true;
+}
+
+// `x` itself is not written then: nothing else may read a rank's part of a sum.
+bool DecodeKernelBuilder::all_reduce(const PeerMemory& peers, const Tensor& out, const Tensor& x, bool accumulate,
+                                     FallbackLaunch fallback) {
+  if (all_.size() <= run_ || all_.back().kind != Kind::kMatmul || (peers_ != nullptr && peers_ != &peers)) return false;
+  MatmulInstruction& p = all_.back().matmul;
+  if (p.out != x.f32() || p.out_stride != x.row_stride || p.rows != x.shape[0] || p.n != x.shape[1]) return false;
+  if (p.accumulate || p.gated != nullptr || p.bias != nullptr || p.sum != 0 || !fits_inbox(p.rows, p.n)) return false;
+  p.out = out.f32(), p.out_stride = out.row_stride, p.accumulate = accumulate;
+  p.sum = ++sums_;
+  peers_ = &peers;
+  fallback_.push_back(std::move(fallback));
   return true;
 }
 
@@ -364,6 +379,8 @@ void DecodeKernelBuilder::launch_run() {
                        .stages = 0,
                        .ahead = 0,
                        .scratch_bytes = scratch_,
+                       .peers = peers_ != nullptr ? *peers_ : PeerMemory(),
+                       .sums = sums_,
                        .arrivals = reinterpret_cast<uint32_t*>(device())};
   l.stages = std::min((kDecodeSharedBytes - kBookkeepingBytes - l.scratch_bytes) / kernel.stage_bytes, kMostStages);
   l.stages -= l.stages % kProducerWarps;
@@ -396,7 +413,8 @@ void DecodeKernelBuilder::flush() {
   run_ = all_.size();
   plain_ = quantized_ = nullptr;
   places_.clear();
-  scratch_ = matmuls_ = 0;
+  scratch_ = matmuls_ = sums_ = 0;
+  peers_ = nullptr;
   const std::vector<FallbackLaunch> ops = std::exchange(fallback_, {});
   if (worth) return;
   for (const FallbackLaunch& op : ops) op();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention/decode_plan.h"
+#include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/launch.h"
 
 namespace sluice::cuda {
@@ -60,6 +61,7 @@ struct MatmulInstruction {
   int64_t gated_stride;
   ops::Activation activation;
   int rows, n, k, slices;
+  int sum;  // 0, or which sum over the ranks of the launch the results are a part of, counted from 1
   bool quantized, accumulate, norms;
   // Whether results are also written to memory. Results that are read only from an Exchange are not. An accumulating
   // matmul always writes `out`.
@@ -163,6 +165,8 @@ struct DecodeKernelLaunch {
   int stages;               // stages of the weight ring, a multiple of kProducerWarps and of kMathGroups
   int ahead;                // stages that a producer warp keeps in flight
   int scratch_bytes;        // shared memory for the inputs of matmuls and for attention
+  PeerMemory peers;         // for sums over ranks
+  int sums;                 // how many there are
   uint32_t* arrivals;  // [0]: grid-barrier counter, zero before and after the launch; [1]: tag of the last instruction
                        // of the launch before
 };
@@ -221,6 +225,9 @@ class DecodeKernelBuilder {
   bool glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, FallbackLaunch fallback);
   bool rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, FallbackLaunch fallback);
   bool attention(const ops::AttentionArgs& a, const AttentionIndices& at, FallbackLaunch fallback);
+  // Becomes a part of the matmul that computed `x`.
+  bool all_reduce(const PeerMemory& peers, const Tensor& out, const Tensor& x, bool accumulate,
+                  FallbackLaunch fallback);
 
   // Launches the ops that were appended since the last flush: as one kernel if that pays off, else by their fallbacks.
   // Must be called before every other launch.
@@ -258,7 +265,8 @@ class DecodeKernelBuilder {
   std::vector<FallbackLaunch> fallback_;  // fallbacks of the run's ops
   DType plain_ = nullptr, quantized_ = nullptr;
   std::vector<Place> places_;
-  int scratch_ = 0, matmuls_ = 0;
+  int scratch_ = 0, matmuls_ = 0, sums_ = 0;
+  const PeerMemory* peers_ = nullptr;  // of the run's sums
 };
 
 }  // namespace sluice::cuda

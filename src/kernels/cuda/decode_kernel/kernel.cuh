@@ -23,6 +23,7 @@
 #include "kernels/cuda/decode_kernel/exchange.cuh"
 #include "kernels/cuda/decode_kernel/weights.cuh"
 #include "kernels/cuda/device/activation.cuh"
+#include "kernels/cuda/device/peers.cuh"
 #include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 #include "kernels/cuda/per_device.h"
@@ -216,13 +217,22 @@ __device__ inline float activated(ops::Activation activation, float x) {
   return activated_otherwise(activation, x);
 }
 
+// Exchanges a value with the other ranks (device/peers.cuh). Not inlined, so that matmuls without ranks keep their
+// registers.
+static __device__ __noinline__ void send_part(const PeerMemory& peers, int64_t word, float part, uint32_t round) {
+  send_value(peers, word, part, round);
+}
+static __device__ __noinline__ float sum_parts(const PeerMemory& peers, int64_t word, float part, uint32_t round) {
+  return sum_values(peers, word, part, round);
+}
+
 // An epilogue warp's part of a matmul. For every kEpilogueWarps-th unit it adds up the math warps' sums of a panel and
 // passes the results on; a lane has one output of every other row. The fields of the instruction stay in registers.
 // What is added to the sums, or multiplied with the results, is loaded one panel ahead, so that results do not wait for
 // it.
 template <class T>
 __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place,
-                             uint32_t tag) {
+                             uint32_t tag, const PeerMemory& peers, uint32_t rounds) {
   constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostDecodeKernelRows / kRowsOfWarp;
   const Units units(p);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs,
@@ -238,6 +248,8 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
   if (put != nullptr) put += first_row * put_stride + (quads ? output / 4 * 2 : output);
   const float *const bias = p.bias, *const weight = p.put.weight;
   const float offset = p.put.offset;
+  const bool of_ranks = p.sum != 0;
+  const uint32_t round = rounds + static_cast<uint32_t>(p.sum);
 
   struct Terms {  // what is added to the sums, and the factor of the results that are put
     float added[kRowsOfLane], factor;
@@ -302,11 +314,23 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
       __syncwarp();
       if (lane == 0) arrive(sums_place.empty());
       sums_place.next();
+      if (of_ranks) {
+#pragma unroll
+        for (int i = 0; i < kRowsOfLane; ++i) {
+          const int row = first_row + i * kRowsOfWarp, column = panel * kPanelOutputs + output;
+          if (row < rows && column < n) send_part(peers, inbox_word(row, column, n), scales[i] * totals[i], round);
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kRowsOfLane; ++i) {
         if (i * kRowsOfWarp >= rows) break;
         const bool own = panel * kPanelOutputs + output < n && first_row + i * kRowsOfWarp < rows;
         float result = fmaf(scales[i], totals[i], terms.added[i]);
+        if (of_ranks && own) {
+          const int64_t word = inbox_word(first_row + i * kRowsOfWarp, panel * kPanelOutputs + output, n);
+          result = terms.added[i] + sum_parts(peers, word, scales[i] * totals[i], round);
+        }
+        __syncwarp();
         if (own && keeps_out) out[i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs] = result;
         if (is_gated) {
           if (half == 0) {
@@ -488,13 +512,15 @@ __device__ inline void grid_barrier(const DecodeKernelLaunch& l, int count) {
   for (++now; now < all;) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(l.arrivals) : "memory");
 }
 
-// The end of a launch: the last block to arrive resets the counters for the next launch.
+// The end of a launch: the last block to arrive resets the counters for the next launch, and counts the sums over
+// ranks.
 __device__ inline void finish_launch(const DecodeKernelLaunch& l, int grid_barriers, uint32_t epoch) {
   uint32_t before;
   asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(l.arrivals) : "memory");
   if (before + 1 != (grid_barriers + 1) * gridDim.x) return;
   l.arrivals[0] = 0;
   l.arrivals[1] = epoch + l.count;
+  if (l.sums > 0) region_header(l.peers, l.peers.rank).round += static_cast<uint32_t>(l.sums);
 }
 
 constexpr int kInstructionPacks = static_cast<int>(sizeof(Instruction) / sizeof(uint4));
@@ -631,6 +657,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
   const Team team{.warps = kMathWarps, .barrier = 1}, everyone{.warps = kMathWarps + kEpilogueWarps, .barrier = 2};
   // Tags continue after those of the launch before: the tag of step i is epoch + i.
   const uint32_t epoch = __ldcg(l.arrivals + 1) + 1;
+  const uint32_t rounds = l.sums > 0 ? __ldcg(&region_header(l.peers, l.peers.rank).round) : 0;
   int grid_barriers = 0;
   for (int i = 0; i < l.count; ++i) {
     const Instruction& in = memory.slots[i % 2];
@@ -643,7 +670,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
       execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
     } else {
       if (auxiliary == 0) fetch(l, memory, i + 1);
-      if (in.kind == Instruction::Kind::kMatmul) run_epilogue<T>(in.matmul, memory, auxiliary, sums, epoch + i);
+      if (in.kind == Instruction::Kind::kMatmul)
+        run_epilogue<T>(in.matmul, memory, auxiliary, sums, epoch + i, l.peers, rounds);
     }
     everyone.sync();
   }

@@ -1,0 +1,38 @@
+// A model that ranks compute together: threads of the test on host memory, processes on a GPU, because CUDA calls of
+// one thread may wait for kernels of another. The caller is rank 0. Without options for ranks it is this process alone.
+#pragma once
+
+#include <memory>
+
+#include "golden/rank_threads.h"
+
+namespace sluice {
+
+inline constexpr const char* kRankCommand = "rank";  // with it main() of ranks_test.cc is another rank
+
+class RankGroup {
+ public:
+  explicit RankGroup(const EngineOptions& options) {
+    if (ops::select_backend(options.backend).open(0).memory().host_accessible()) {
+      threads_ = std::make_unique<RankThreads>(options);
+      return;
+    }
+    set_rank_command(kRankCommand);
+    loaded_ = std::make_unique<LoadedModel>(load_model(options, pool_));
+    runner_ = std::make_unique<Runner>(*loaded_);
+  }
+  ~RankGroup() { set_rank_command(""); }
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+
+  Runner& runner() { return threads_ ? threads_->runner() : *runner_; }
+  const LoadPlan& plan() const { return threads_ ? threads_->plan() : loaded_->plan; }
+
+ private:
+  ThreadPool pool_{1, /*pin=*/false};
+  std::unique_ptr<RankThreads> threads_;
+  std::unique_ptr<LoadedModel> loaded_;
+  std::unique_ptr<Runner> runner_;
+};
+
+}  // namespace sluice
