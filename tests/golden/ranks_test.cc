@@ -222,14 +222,23 @@ std::vector<std::string> rank_backends() {
   return names;
 }
 
-// Every architecture in every way that differs for it. With sanitizers, without those that only have more ranks.
+// SLUICE_TEST_MOST_RANKS leaves out the ways with more ranks, which take most of the time.
+int most_ranks() {
+  const char* most = std::getenv("SLUICE_TEST_MOST_RANKS");
+  if (most == nullptr) return kSanitized ? 2 : Communicator::kMostRanks;
+  fmt::print("ways with more than {} ranks are left out (SLUICE_TEST_MOST_RANKS)\n", most);
+  return std::atoi(most);
+}
+
+// Every architecture in every way that differs for it.
 std::vector<std::tuple<std::string, Way, std::string>> cases() {
+  const int most = most_ranks();
   std::vector<std::tuple<std::string, Way, std::string>> all;
   for (const std::string& backend : rank_backends()) {
     for (const std::string& name : golden_names(arch_goldens())) {
       for (const Way& way : kWays) {
         if (way.experts && !has_experts(name)) continue;
-        if (kSanitized && way.tensor * way.pipeline > 2) continue;
+        if (way.tensor * way.pipeline > most) continue;
         all.emplace_back(name, way, backend);
       }
     }

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "grammar/json_schema/formats.h"
 #include "grammar/json_schema/numbers.h"
@@ -120,8 +121,7 @@ Alternatives Document::apply_one(const Alternative& to, const Condition& conditi
 int Document::count(const Json& schema, const char* keyword, int otherwise) const {
   const Json* value = member(schema, keyword);
   if (value == nullptr) return otherwise;
-  const bool whole =
-      value->is_number() && value->get<double>() == static_cast<double>(static_cast<int64_t>(value->get<double>()));
+  const bool whole = value->is_number() && value->get<double>() == std::floor(value->get<double>());
   if (!whole || value->get<double>() < 0) refuse(schema, keyword, "expected a whole number of at least 0");
   return static_cast<int>(std::min(value->get<double>(), 1e9));
 }
