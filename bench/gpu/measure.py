@@ -71,6 +71,7 @@ CASES = [
       for kind, options in (("bf16", ""), ("fp8", "--quantization fp8")) for ranks in (1, 2)
       for name, arguments in (("1 sequence", "latency --input-len 128 --output-len 256 --iterations 3"),
                               ("prefill 8k", "latency --input-len 8000 --output-len 2 --iterations 3"),
+                              ("32 x 1k", "latency --input-len 1024 --output-len 128 --iterations 1 --batch-size 32"),
                               ("1000/300", "throughput --input-len 1000 --output-len 300 --num-prompts 256"))],
     ("8B fp8, 10 requests/s of 1k", "8b",
      f"serve {FP8} --request-rate 10 --num-prompts 150 --input-len 1000 --output-len 200 --goodput ttft:60", None),

@@ -38,8 +38,7 @@ ChatKeeper chat_keeper(Call& call) {
                   .metadata = fields.metadata != nullptr ? dump_json(*fields.metadata) : "{}",
                   .body = {},
                   .messages = dump_json(call.fields.of<ConversationFields>().messages)};
-  // Weak: the store owns what waits in it.
-  // Called once.
+  // Weak, because the store owns what waits in it. The keeper is called once.
   return [weak = std::weak_ptr(store), kept = std::move(kept), echo = request_members(call)](const Json& completion,
                                                                                              Kept done) mutable {
     kept.id = completion.at("id").get<std::string>();

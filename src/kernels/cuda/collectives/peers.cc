@@ -25,7 +25,7 @@ struct Offer {
 [[noreturn]] void refuse(int device, int rank, const Offer& other, cudaError_t error) {
   cudaGetLastError();  // the error is not sticky
   throw Error(ErrorCode::kUnsupportedModel,
-              fmt::format("--tensor-parallel-size: device {} cannot access the memory of rank {} on device {}: {}",
+              fmt::format("ranks on several GPUs: device {} cannot access the memory of rank {} on device {}: {}",
                           device, rank, other.device, cudaGetErrorString(error)));
 }
 
@@ -35,7 +35,7 @@ Peers::Peers(int device, Communicator& communicator) : communicator_(communicato
   const int rank = communicator.rank(), size = communicator.size();
   if (size > kMostPeers) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("{} ranks on GPUs exchange data (expected at most {})", size, kMostPeers));
+                fmt::format("{} ranks on GPUs that exchange data (expected at most {})", size, kMostPeers));
   }
   memory_.rank = rank, memory_.size = size;
   make_current(device);
