@@ -151,8 +151,8 @@ void bench_quantized(DType type, int64_t n, int64_t k, const std::vector<int64_t
   }
 }
 
-// Matmuls of `experts` experts, of which every token takes `top_k`: by the kernel for few rows and by tiles. Calls walk
-// through matrices that no cache holds.
+// Matmuls of `experts` experts, of which every token takes `top_k`: by the kernel for few rows, by tiles, and where
+// they take the type, by the kernels of matmul/rows.h. Calls walk through matrices that no cache holds.
 void bench_experts(DType type, int experts, int top_k, int64_t n, int64_t k, const std::vector<int64_t>& token_counts) {
   const PanelKernels* panels = panel_kernels(type);
   const int64_t all = experts * ops::stacked_outputs(n);
@@ -198,22 +198,29 @@ void bench_experts(DType type, int experts, int top_k, int64_t n, int64_t k, con
       done &= panels != nullptr ? panels->matmul_by_tiles(launch(), p) : matmul_plain_by_tiles(launch(), p);
     });
     const double apart = !done ? INFINITY : rows <= 8192 ? relative_error(out, other) : 0.0;
-    std::string eighths;
-    if (type == &quant::Fp8::kType) {
+    const double moved = static_cast<double>(bytes) * used / experts, flops = 2.0 * static_cast<double>(rows * n * k);
+    std::string by_rows;  // matmul/rows.cu
+    if (type == &quant::Fp8::kType || panels == nullptr) {
       bool taken = true;
       const double s = seconds_per_call(calls, [&](int i) {
         MatmulProblem p = matmul(i, out);
-        p.rounding = ops::InputRounding::kFp8PerRow;
-        taken &= matmul_fp8(launch(), p);
+        if (panels == nullptr) {
+          taken &= matmul_plain_rows(launch(), p);
+        } else {
+          p.rounding = ops::InputRounding::kFp8PerRow;
+          taken &= matmul_fp8(launch(), p);
+        }
       });
-      if (taken) eighths = fmt::format("  8-bit inputs {:9.1f} us", s * 1e6);
+      if (taken) {
+        by_rows = fmt::format("  rows {:9.1f} us {:6.1f} TFLOP/s {:5.2f} TB/s apart {:.1e}", s * 1e6, flops / s * 1e-12,
+                              moved / s * 1e-12, rows <= 8192 ? relative_error(out, other) : 0.0);
+      }
     }
-    const double moved = static_cast<double>(bytes) * used / experts, flops = 2.0 * static_cast<double>(rows * n * k);
     fmt::print(
         "{:>9} {:3} x [{:5}, {:5}] {:5} tokens, {:6} rows: few {:9.1f} us {:6.1f} TFLOP/s {:5.2f} TB/s of weights  "
         "tiles {:9.1f} us {:6.1f} TFLOP/s {:5.2f} TB/s of weights  apart {:.1e}{}\n",
         type->name, experts, n, k, tokens, rows, few * 1e6, flops / few * 1e-12, moved / few * 1e-12, many * 1e6,
-        flops / many * 1e-12, moved / many * 1e-12, apart, eighths);
+        flops / many * 1e-12, moved / many * 1e-12, apart, by_rows);
   }
 }
 

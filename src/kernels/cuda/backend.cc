@@ -186,8 +186,10 @@ void matmul_by(const Launch& l, const MatmulProblem& p) {
   }
   const bool heads = tensor && p.matrices > 1 && p.starts == nullptr && p.type != &kFloat32;
   if (heads && p.x.rows() >= kDenseRowsOfHeads && matmul_dense_heads(l, p)) return;
-  const bool tiles = tensor && p.starts != nullptr && p.x.rows() >= kTiledExpertRows * p.matrices;
-  if (tiles && matmul_plain_by_tiles(l, p)) return;
+  if (tensor && p.starts != nullptr && p.type != &kFloat32) {
+    if (2 * p.x.rows() >= p.matrices && matmul_plain_rows(l, p)) return;
+    if (p.x.rows() >= kTiledExpertRows * p.matrices && matmul_plain_by_tiles(l, p)) return;
+  }
   if (tensor && p.type != &kFloat32) return matmul_streamed(l, p);
   matmul_exact(l, p);
 }

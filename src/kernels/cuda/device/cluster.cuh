@@ -17,6 +17,16 @@ __device__ inline float4 load_shared_of(int block, uint32_t address) {
   return v;
 }
 
+// Arrives at a barrier of another block, or of this one. `barrier` is the address in the caller's own shared memory.
+// Has the scope of a block: a release at the scope of the cluster waits about 1 us for earlier stores.
+__device__ inline void arrive_at_block(int block, uint32_t barrier) {
+  asm volatile(
+      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::
+          "r"(barrier),
+      "r"(block)
+      : "memory");
+}
+
 // This block's even share of `all` items, which the blocks of a column of the grid divide among them.
 struct Part {
   int begin, count;

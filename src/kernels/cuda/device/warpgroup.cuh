@@ -38,6 +38,12 @@ struct Wgmma;
 #define SLUICE_SUMS_128(r)                                                                         \
   SLUICE_SUMS_64(r), SLUICE_EIGHT_SUMS(r, 32), SLUICE_EIGHT_SUMS(r, 40), SLUICE_EIGHT_SUMS(r, 48), \
       SLUICE_EIGHT_SUMS(r, 56)
+#define SLUICE_SUMS_192(r)                                                                          \
+  SLUICE_SUMS_128(r), SLUICE_EIGHT_SUMS(r, 64), SLUICE_EIGHT_SUMS(r, 72), SLUICE_EIGHT_SUMS(r, 80), \
+      SLUICE_EIGHT_SUMS(r, 88)
+#define SLUICE_SUMS_256(r)                                                                            \
+  SLUICE_SUMS_192(r), SLUICE_EIGHT_SUMS(r, 96), SLUICE_EIGHT_SUMS(r, 104), SLUICE_EIGHT_SUMS(r, 112), \
+      SLUICE_EIGHT_SUMS(r, 120)
 #define SLUICE_NAMES_8 "%0, %1, %2, %3"
 #define SLUICE_NAMES_16 SLUICE_NAMES_8 ", %4, %5, %6, %7"
 #define SLUICE_NAMES_32 SLUICE_NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -47,6 +53,16 @@ struct Wgmma;
   SLUICE_NAMES_64                                                                      \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SLUICE_NAMES_192                                                             \
+  SLUICE_NAMES_128                                                                   \
+  ", "                                                                               \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SLUICE_NAMES_256                                                                         \
+  SLUICE_NAMES_192                                                                               \
+  ", "                                                                                           \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 // o0 to o5 are the numbers of the operands after n / 2 sums.
 // `transposed` says how b is read, an operand of the instruction.
 #define SLUICE_FROM_REGISTERS(name, type, n, o0, o1, o2, o3, o4, o5, transposed)                                    \
@@ -81,6 +97,8 @@ SLUICE_WGMMA(16, 8, 9, 10, 11, 12, 13)
 SLUICE_WGMMA(32, 16, 17, 18, 19, 20, 21)
 SLUICE_WGMMA(64, 32, 33, 34, 35, 36, 37)
 SLUICE_WGMMA(128, 64, 65, 66, 67, 68, 69)
+SLUICE_WGMMA(192, 96, 97, 98, 99, 100, 101)
+SLUICE_WGMMA(256, 128, 129, 130, 131, 132, 133)
 
 // The same for 8-bit floats (E4M3), 32 elements of a row at a time: d[64, n] (+)= a[64, 32] * b[n, 32]. Rows have 128
 // bytes and are swizzled as above. by_rows takes a from registers: of row g + 8 h, lane l holds elements 4 t to 4 t + 3
@@ -108,6 +126,8 @@ SLUICE_WGMMA_FP8(16, 8, 9, 10, 11, 12, 13)
 SLUICE_WGMMA_FP8(32, 16, 17, 18, 19, 20, 21)
 SLUICE_WGMMA_FP8(64, 32, 33, 34, 35, 36, 37)
 SLUICE_WGMMA_FP8(128, 64, 65, 66, 67, 68, 69)
+SLUICE_WGMMA_FP8(192, 96, 97, 98, 99, 100, 101)
+SLUICE_WGMMA_FP8(256, 128, 129, 130, 131, 132, 133)
 #undef SLUICE_WGMMA_FP8
 
 // The same for int8, with sums of int32.
@@ -138,6 +158,10 @@ SLUICE_WGMMA_INT8(32, 16, 17, 18, 19, 20, 21)
 #undef SLUICE_EIGHT_SUMS
 #undef SLUICE_SUMS_64
 #undef SLUICE_SUMS_128
+#undef SLUICE_SUMS_192
+#undef SLUICE_SUMS_256
+#undef SLUICE_NAMES_192
+#undef SLUICE_NAMES_256
 
 // wgmma_arrive() comes before matmuls whose registers other instructions wrote. wgmma_commit() ends a group of matmuls.
 // wgmma_wait() waits until at most `Pending` groups are unfinished.

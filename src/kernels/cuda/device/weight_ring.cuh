@@ -107,6 +107,17 @@ __device__ inline void copy_tma_tile(uint32_t to, const CUtensorMap& map, int c0
       : "memory");
 }
 
+// Copies a TMA tile to the same address in several blocks of the cluster, those whose bits are set in `blocks`. The
+// barrier at this address counts the bytes in each of them.
+__device__ inline void multicast_tma_tile(uint32_t to, const CUtensorMap& map, int c0, int c1, uint32_t barrier,
+                                          uint64_t policy, int blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_"
+      "hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(barrier), "h"(static_cast<uint16_t>(blocks)), "l"(policy)
+      : "memory");
+}
+
 __device__ inline void prefetch_to_l2(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 // Prefetches a multiple of 16 bytes from an address that is a multiple of 16.
 __device__ inline void prefetch_to_l2(const void* from, int bytes) {

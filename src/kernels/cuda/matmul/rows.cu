@@ -1,7 +1,7 @@
-// Matmuls with weights and inputs of one type, of up to 256 rows or of experts, on compute capability 9.0 (sm_90a):
+// Matmuls with weights and inputs of one type, of up to 128 rows or of experts, on compute capability 9.0 (sm_90a):
 // 8-bit floats with a scale per row of each, or 16 bits. Bound by memory traffic: the weights are read once, the inputs
-// once per 128 outputs from L2. Measured on one H200: 128 fp8 experts [1536, 2048] with 512 rows each take 813 us, 507
-// TFLOP/s.
+// once per 128 outputs from L2. Measured on one H200: 128 bf16 experts [1536, 2048] with two rows each on average take
+// 177 us, 4.01 TB/s of weights.
 //
 // A block of three warp groups takes 128 outputs and a part of k. One warp group copies weights and inputs, 128 bytes
 // per row, into shared memory. The other two multiply 64 outputs each: out^T = weight * x^T, so the outputs fill the 64
@@ -32,8 +32,7 @@ constexpr int kGroupThreads = 128;  // threads of a warp group
 constexpr int kConsumers = 2, kThreads = (1 + kConsumers) * kGroupThreads;
 constexpr int kOutputs = kConsumers * 64;  // of a block
 static_assert(kOutputs == kTileOutputs);
-constexpr int kChunk = 128;   // bytes of a row that are copied together
-constexpr int kAtOnce = 128;  // most rows of an instruction
+constexpr int kChunk = 128;  // bytes of a row that are copied together
 
 template <class T>
 inline constexpr bool kScaled = std::is_same_v<T, __nv_fp8_e4m3>;
@@ -41,6 +40,7 @@ inline constexpr bool kScaled = std::is_same_v<T, __nv_fp8_e4m3>;
 struct RowsParams {
   const float* weight_scales;  // for 8-bit floats, as x_scales is
   const float* bias;           // or null
+  int64_t bias_step;           // from a matrix to the next one
   const std::byte* x;
   int64_t x_pitch;  // in bytes
   const float* x_scales;
@@ -53,7 +53,7 @@ struct RowsParams {
 
 // A stage is a chunk of the weights, then one of the inputs.
 inline constexpr uint32_t kWeightBytes = kOutputs * kChunk;
-constexpr int stages_of(int rows) { return rows > 128 ? 4 : rows > 64 ? 6 : rows > 32 ? 4 : 5; }
+constexpr int stages_of(int rows) { return rows > 64 ? 6 : rows > 32 ? 4 : 5; }
 
 template <int rows>
 struct RowsLayout : TileStages<stages_of(rows), kWeightBytes + rows * kChunk, rows> {
@@ -125,23 +125,14 @@ __device__ void produce(const RowsParams& p, const CUtensorMap& weights, const P
   wait_for_all_copies();
 }
 
-// With g = l / 4 and t = l % 4, sums[p][4 * i + 2 * h + j] of lane l of warp w belongs to output 16 w + g + 8 h of the
-// consumer's 64 and row 128 p + 8 i + 2 t + j.
-template <int rows>
-struct Sums {
-  static constexpr int kRows = rows < kAtOnce ? rows : kAtOnce, kMatmuls = rows / kRows;
-  float of[kMatmuls][kRows / 2];
-};
-
+// With g = l / 4 and t = l % 4, sums[4 * i + 2 * h + j] of lane l of warp w belongs to output 16 w + g + 8 h of the
+// consumer's 64 and row 8 i + 2 t + j.
 template <class T, int rows>
-__device__ void consume(const Part& part, const RowsLayout<rows>& shared, int consumer, Sums<rows>& sums) {
-  constexpr int kStages = RowsLayout<rows>::kStages, kRows = Sums<rows>::kRows;
+__device__ void consume(const Part& part, const RowsLayout<rows>& shared, int consumer, float (&sums)[rows / 2]) {
+  constexpr int kStages = RowsLayout<rows>::kStages;
   const bool first_lane = threadIdx.x % kWarp == 0;
 #pragma unroll
-  for (auto& some : sums.of) {
-#pragma unroll
-    for (float& sum : some) sum = 0.0f;
-  }
+  for (float& sum : sums) sum = 0.0f;
   for (int i = 0; i < part.count; ++i) {
     const int stage = i % kStages;
     wait_barrier(shared.full(stage), i / kStages % 2);
@@ -149,20 +140,15 @@ __device__ void consume(const Part& part, const RowsLayout<rows>& shared, int co
     wgmma_arrive();
 #pragma unroll
     for (int step = 0; step < kChunk / 32; ++step) {
-      const uint64_t weights = matrix(shared.weights(stage) + consumer * 64 * kChunk + step * 32);
-#pragma unroll
-      for (int j = 0; j < Sums<rows>::kMatmuls; ++j) {
-        Wgmma<T, kRows>::from_shared(sums.of[j], weights, matrix(shared.inputs(stage) + j * kRows * kChunk + step * 32),
-                                     1);
-      }
+      Wgmma<T, rows>::from_shared(sums, matrix(shared.weights(stage) + consumer * 64 * kChunk + step * 32),
+                                  matrix(shared.inputs(stage) + step * 32), 1);
     }
     wgmma_commit();
     wgmma_wait<1>();
     if (i > 0 && first_lane) arrive(shared.empty((i - 1) % kStages));
   }
   wgmma_wait<0>();
-#pragma unroll
-  for (auto& some : sums.of) wgmma_fence_operands(some);
+  wgmma_fence_operands(sums);
 }
 
 // Adds up the sums of the cluster and writes them. Rows are dealt out to the cluster's warps; a lane has four outputs.
@@ -180,7 +166,7 @@ __device__ void write(const RowsParams& p, const RowTile& tile, const RowsLayout
     if constexpr (kScaled<T>) {
       scales = *reinterpret_cast<const float4*>(p.weight_scales + tile.matrix * p.weight_rows + output);
     }
-    if (p.bias != nullptr) bias = *reinterpret_cast<const float4*>(p.bias + output);
+    if (p.bias != nullptr) bias = *reinterpret_cast<const float4*>(p.bias + tile.matrix * p.bias_step + output);
   }
   const auto added_to = [&](int i) {
     float4 v = bias;
@@ -225,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
   fence_proxy_async();
   __syncthreads();
   const int consumer = static_cast<int>(threadIdx.x) / kGroupThreads - 1;
-  Sums<rows> sums;
+  float sums[rows / 2];
   if (consumer < 0) {
     produce<rows>(p, weights, part, shared);
   } else {
@@ -238,14 +224,9 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
   if (consumer >= 0) {
     const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, t = thread % 4;
     const int output = consumer * 64 + thread / kWarp * 16 + thread % kWarp / 4;
-    constexpr int kRows = Sums<rows>::kRows;
 #pragma unroll
-    for (int j = 0; j < Sums<rows>::kMatmuls; ++j) {
-#pragma unroll
-      for (int i = 0; i < kRows / 2; ++i) {
-        const uint32_t to = shared.sums().at(j * kRows + i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8);
-        store_shared(to, sums.of[j][i]);
-      }
+    for (int i = 0; i < rows / 2; ++i) {
+      store_shared(shared.sums().at(i / 4 * 8 + 2 * t + i % 2, output + i / 2 % 2 * 8), sums[i]);
     }
   }
   write<T, rows>(p, tile, shared, out);
@@ -280,88 +261,103 @@ void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weight
   check_cuda(cudaLaunchKernelEx(&config, matmul_rows<T, rows, Out>, p, weights, out), "matmul of rows");
 }
 
+// The experts of a batch have unequal numbers of rows. A tile takes four times the average, so that the weights of few
+// of them are read more than once.
+int rows_of_tile(const RowsParams& p) { return p.starts != nullptr ? 4 * p.rows / p.matrices : p.rows; }
+
 template <class T, class Out>
 void launch_any(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const RowsOut<Out>& out) {
-  const int likely = p.starts != nullptr ? p.rows / p.matrices : p.rows;  // rows of a matrix
-  if (likely <= 16) return launch_rows<T, 16>(l, p, weights, out);
-  if constexpr (kScaled<T>) {
-    if (likely <= 32) return launch_rows<T, 32>(l, p, weights, out);
-    if (likely <= 64) return launch_rows<T, 64>(l, p, weights, out);
-    if (likely <= 128) return launch_rows<T, 128>(l, p, weights, out);
-    launch_rows<T, 256>(l, p, weights, out);
-  } else {
-    static_assert(kMostPlainRows == 32);
-    launch_rows<T, 32>(l, p, weights, out);
-  }
+  const int rows = rows_of_tile(p);
+  if (rows <= 16) return launch_rows<T, 16>(l, p, weights, out);
+  if (rows <= 32) return launch_rows<T, 32>(l, p, weights, out);
+  if (rows <= 64) return launch_rows<T, 64>(l, p, weights, out);
+  launch_rows<T, 128>(l, p, weights, out);
 }
 
 template <class T>
-void launch_type(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const Tensor& out) {
-  if (out.dtype == &kFloat32) return launch_any<T>(l, p, weights, RowsOut<float>{out.as<float>(), out.row_stride});
-  CHECK(out.dtype == &kBFloat16, "matmul cannot write {} (expected one of: float32, bfloat16)", out.dtype->name);
-  launch_any<T>(l, p, weights, RowsOut<__nv_bfloat16>{out.as<__nv_bfloat16>(), out.row_stride});
-}
-
-// The tensor map of all matrices. `pitch`: bytes from a row to the next one; `bytes` of each row are multiplied.
-CUtensorMap weights_of(const MatmulProblem& p, int64_t pitch, int64_t bytes) {
+void launch_type(const Launch& l, const MatmulProblem& p, const RowOperands& of) {
+  const RowsParams params{.weight_scales = of.weight_scales,
+                          .bias = p.bias,
+                          .bias_step = p.bias_step,
+                          .x = of.x,
+                          .x_pitch = of.x_pitch,
+                          .x_scales = of.x_scales,
+                          .starts = p.starts,
+                          .matrices = p.matrices,
+                          .weight_rows = p.weight_rows,
+                          .n = static_cast<int>(p.n),
+                          .rows = static_cast<int>(p.x.rows()),
+                          .chunks = static_cast<int>(of.bytes / kChunk),
+                          .accumulate = p.accumulate};
   const int64_t rows = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
-  return tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_UINT8, p.weight,
-                       {static_cast<cuuint64_t>(bytes), static_cast<cuuint64_t>(rows)},
-                       {static_cast<cuuint64_t>(pitch)}, {kChunk, kOutputs}, CU_TENSOR_MAP_SWIZZLE_128B);
-}
-
-// The parameters that matmuls of both types share. `bytes` of a weight's row are multiplied.
-RowsParams params_of(const MatmulProblem& p, int64_t bytes) {
-  return {.weight_scales = nullptr,
-          .bias = p.bias,
-          .x = p.x.data,
-          .x_pitch = p.x.row_stride * p.x.dtype->block_bytes,
-          .x_scales = nullptr,
-          .starts = p.starts,
-          .matrices = p.matrices,
-          .weight_rows = p.weight_rows,
-          .n = static_cast<int>(p.n),
-          .rows = static_cast<int>(p.x.rows()),
-          .chunks = static_cast<int>(bytes / kChunk),
-          .accumulate = p.accumulate};
+  const CUtensorMap weights = rows_map(p.weight, rows, of.weight_pitch, of.bytes, kOutputs);
+  if (p.out.dtype == &kFloat32) {
+    return launch_any<T>(l, params, weights, RowsOut<float>{p.out.as<float>(), p.out.row_stride});
+  }
+  CHECK(p.out.dtype == &kBFloat16, "matmul cannot write {} (expected one of: float32, bfloat16)", p.out.dtype->name);
+  launch_any<T>(l, params, weights, RowsOut<__nv_bfloat16>{p.out.as<__nv_bfloat16>(), p.out.row_stride});
 }
 
 bool takes(const Launch& l, const MatmulProblem& p) {
-  const bool bias = p.bias == nullptr || (p.starts == nullptr && reinterpret_cast<uintptr_t>(p.bias) % 16 == 0);
+  const bool bias = p.bias == nullptr || (reinterpret_cast<uintptr_t>(p.bias) % 16 == 0 && p.bias_step % 4 == 0);
   return l.compute_capability == 90 && in_quads(p.out) && bias && (p.matrices == 1 || p.starts != nullptr);
+}
+
+// The fewest rows of an expert, on average, for which the grouped GEMM is used. With equally many rows for all experts
+// it is faster from 32 on, but the experts of real batches have unequally many.
+constexpr int64_t kGroupedRows = 8;
+
+void multiply(const Launch& l, const MatmulProblem& p, const RowOperands& of) {
+  if (p.starts != nullptr && p.x.rows() >= kGroupedRows * p.matrices && matmul_grouped(l, p, of)) return;
+  if (of.type == &kFloat8E4M3) {
+    launch_type<__nv_fp8_e4m3>(l, p, of);
+  } else if (of.type == &kBFloat16) {
+    launch_type<__nv_bfloat16>(l, p, of);
+  } else {
+    launch_type<__half>(l, p, of);
+  }
 }
 
 }  // namespace
 
+CUtensorMap rows_map(const std::byte* rows, int64_t count, int64_t pitch, int64_t bytes, unsigned tile_rows) {
+  return tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_UINT8, rows,
+                       {static_cast<cuuint64_t>(bytes), static_cast<cuuint64_t>(count)},
+                       {static_cast<cuuint64_t>(pitch)}, {kChunk, tile_rows}, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
 bool takes_fp8_rows(const Launch& l, const MatmulProblem& p) { return takes(l, p); }
 
 void matmul_fp8_rows(const Launch& l, const MatmulProblem& p, const std::byte* x, const float* x_scales) {
-  const int64_t all = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
-  RowsParams params = params_of(p, p.k);
-  params.weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(all, p.k));
-  params.x = x;
-  params.x_pitch = p.k;
-  params.x_scales = x_scales;
-  launch_type<__nv_fp8_e4m3>(l, params, weights_of(p, fp8_row_bytes(p.k), p.k), p.out);
+  const int64_t rows = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
+  multiply(l, p,
+           {.type = &kFloat8E4M3,
+            .bytes = p.k,
+            .weight_pitch = fp8_row_bytes(p.k),
+            .x = x,
+            .x_pitch = p.k,
+            .weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(rows, p.k)),
+            .x_scales = x_scales});
 }
 
 bool matmul_plain_rows(const Launch& l, const MatmulProblem& p) {
   const int64_t rows = p.x.rows(), bytes = padded_k(p.k) * 2;
-  if (rows > kMostPlainRows || p.starts != nullptr || !takes(l, p)) return false;
-  RowsParams params = params_of(p, bytes);
+  if ((p.starts == nullptr && rows > kMostPlainRows) || !takes(l, p)) return false;
+  RowOperands of{.type = p.type,
+                 .bytes = bytes,
+                 .weight_pitch = bytes,
+                 .x = p.x.data,
+                 .x_pitch = p.x.row_stride * p.x.dtype->block_bytes};
   if (p.x.dtype != p.type) {
     if (static_cast<size_t>(rows * bytes) > l.workspace_bytes) return false;
-    round_rows(l, l.workspace, p.type, p.x);
-    params.x = l.workspace;
-    params.x_pitch = bytes;
-  } else if (padded_k(p.k) != p.k || params.x_pitch % 16 != 0 || reinterpret_cast<uintptr_t>(params.x) % 16 != 0) {
+    round_rows(l, l.workspace, p.type, p.x, p.x_rows);
+    of.x = l.workspace;
+    of.x_pitch = bytes;
+  } else if (padded_k(p.k) != p.k || of.x_pitch % 16 != 0 || reinterpret_cast<uintptr_t>(of.x) % 16 != 0 ||
+             p.x_rows != nullptr) {
     return false;
   }
-  if (p.type == &kBFloat16) {
-    launch_type<__nv_bfloat16>(l, params, weights_of(p, bytes, bytes), p.out);
-  } else {
-    launch_type<__half>(l, params, weights_of(p, bytes, bytes), p.out);
-  }
+  multiply(l, p, of);
   return true;
 }
 #else

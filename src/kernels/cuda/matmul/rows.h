@@ -1,9 +1,25 @@
-// Matmuls of up to some hundred rows with weights and inputs of one type, without cuBLASLt.
+// Matmuls with weights and inputs of one type, without cuBLASLt (compute capability 9.0): of up to some hundred rows
+// (rows.cu), and of experts (grouped.cu).
 #pragma once
+
+#include <cuda.h>
 
 #include "kernels/cuda/launch.h"
 
 namespace sluice::cuda {
+
+// The operands of such a matmul. `bytes` of each row are multiplied, a multiple of 128.
+struct RowOperands {
+  DType type;  // bfloat16, float16 or float8_e4m3fn
+  int64_t bytes;
+  int64_t weight_pitch;                  // bytes from a row to the next one
+  const std::byte* x;                    // rows for MatmulProblem::x, in the order of the results
+  int64_t x_pitch;                       // bytes from a row to the next one
+  const float* weight_scales = nullptr;  // of 8-bit floats: one per row of the weights,
+  const float* x_scales = nullptr;       // and of x
+};
+// Describes rows for TMA tiles of 128 bytes of `tile_rows` rows. Rows beyond the last are zeros.
+CUtensorMap rows_map(const std::byte* rows, int64_t count, int64_t pitch, int64_t bytes, unsigned tile_rows);
 
 // Whether this device can multiply 8-bit floats and write results to p.out.
 bool takes_fp8_rows(const Launch&, const MatmulProblem& p);
@@ -13,9 +29,12 @@ void matmul_fp8_rows(const Launch&, const MatmulProblem& p, const std::byte* x, 
 // The most rows for which this is faster than cuBLASLt: for matmuls with few outputs, and for all.
 inline constexpr int64_t kMostFp8Rows = 128, kMostFp8RowsOfAny = 64;
 
-// A matmul of 16-bit weights with one matrix. x has the same type or is rounded to it here. Returns false, having done
-// nothing, if it cannot.
+// A matmul of 16-bit weights, of one matrix with up to kMostPlainRows rows or of experts. x has the same type or is
+// rounded to it here. Returns false, having done nothing, if it cannot.
 bool matmul_plain_rows(const Launch&, const MatmulProblem& p);
 inline constexpr int64_t kMostPlainRows = 32;
+
+// grouped.cu: experts with many rows. Returns false, having done nothing, if it cannot.
+bool matmul_grouped(const Launch&, const MatmulProblem& p, const RowOperands& operands);
 
 }  // namespace sluice::cuda

@@ -304,16 +304,16 @@ void run_type(const Launch& l, const MatmulProblem& p) {
   run_rows<T, T, 8>(l, p, a);
 }
 
+// A thread rounds eight elements at a time.
 template <class T>
-__global__ void round_kernel(T* to, const float* from, const int32_t* x_rows, int64_t rows, int64_t k, int64_t padded,
-                             int64_t stride) {
+__global__ void round_kernel(T* to, const float* from, const int32_t* x_rows, int rows, int k, int packs,
+                             int64_t stride, bool aligned) {
   wait_for_earlier();
-  const int64_t count = rows * padded / 2, step = int64_t{gridDim.x} * blockDim.x;
+  const int64_t count = int64_t{rows} * packs, step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    const int64_t row = 2 * i / padded, column = 2 * i % padded;
-    const float* x = from + row_of_x(x_rows, row) * stride + column;
-    const uint32_t pair = pack2<T>(column < k ? x[0] : 0.0f, column + 1 < k ? x[1] : 0.0f);
-    reinterpret_cast<uint32_t*>(to)[i] = pair;
+    const auto row = static_cast<int>(i / packs), pack = static_cast<int>(i % packs);
+    const float* x = from + row_of_x(x_rows, row) * stride;
+    reinterpret_cast<uint4*>(to)[i] = load_x<T>(x, pack * 8, k, aligned);
   }
 }
 
@@ -323,16 +323,16 @@ void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x, con
   const int64_t rows = x.rows(), k = x.shape[1], padded = padded_k(k);
   CHECK(static_cast<size_t>(rows * padded) * 2 <= l.workspace_bytes,
         "rounding rows: a workspace of {} bytes is too small for {} rows of {}", l.workspace_bytes, rows, k);
-  constexpr int kThreads = 256;
-  const unsigned blocks = blocks_for(l, rows * padded / 2, kThreads);
-  if (type == &kBFloat16) {
-    launch_pdl(l, "round_rows", round_kernel<__nv_bfloat16>, dim3(blocks), kThreads, 0,
-               reinterpret_cast<__nv_bfloat16*>(to), x.f32(), x_rows, rows, k, padded, x.row_stride);
-  } else {
-    CHECK(type == &kFloat16, "rounding rows to {} is not supported (expected one of: bfloat16, float16)", type->name);
-    launch_pdl(l, "round_rows", round_kernel<__half>, dim3(blocks), kThreads, 0, reinterpret_cast<__half*>(to), x.f32(),
-               x_rows, rows, k, padded, x.row_stride);
-  }
+  constexpr int kThreads = 256, kPack = 8;
+  const int64_t packs = padded / kPack;
+  const bool aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.row_stride % 4 == 0;
+  const auto round = [&]<class T>(T* out) {
+    launch_pdl(l, "round_rows", round_kernel<T>, dim3(blocks_for(l, rows * packs, kThreads)), kThreads, 0, out, x.f32(),
+               x_rows, static_cast<int>(rows), static_cast<int>(k), static_cast<int>(packs), x.row_stride, aligned);
+  };
+  if (type == &kBFloat16) return round(reinterpret_cast<__nv_bfloat16*>(to));
+  CHECK(type == &kFloat16, "rounding rows to {} is not supported (expected one of: bfloat16, float16)", type->name);
+  round(reinterpret_cast<__half*>(to));
 }
 
 void matmul_streamed(const Launch& l, const MatmulProblem& p) {
