@@ -6,14 +6,20 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 
+import httpx
 import pytest
 
-from serving import binary
+from serving import READY, binary
 
 BUILD = binary().resolve().parent.parent
-OTHER_USER = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"] if os.getuid() == 0 else []
 NO_HOME = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+def user(uid):
+    """What runs a command as another user; only root can."""
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if os.getuid() == 0 else []
 
 
 def output(*command, **options):
@@ -107,24 +113,41 @@ def test_package_has_its_parts(package):
     assert re.search(r"^Depends: libc6 \(>= [\d.]+\)$", needs, re.M)
 
 
-def test_package_runs_as_any_user_without_a_home(package):
-    program = package / "root/usr/bin/sluice"
+def test_package_runs_a_prompt_as_another_user_without_a_home(package):
     temporary = package / "tmp"
     temporary.mkdir(exist_ok=True)
     temporary.chmod(0o1777)
     env = {**NO_HOME, "TMPDIR": str(temporary)}
-    answer = output(*OTHER_USER, program, "run", "What is 17 + 25?", env=env)
-    assert answer.strip()
-    config = package / "root/etc/sluice/config.yaml"
-    server = subprocess.Popen([*OTHER_USER, program, "serve", "--config", config, "--port", "0"], env=env,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
-    try:
-        lines = []
-        for line in server.stdout:
-            lines.append(line)
-            if line.startswith("sluice: serving "):
-                break
-        assert lines[-1].startswith("sluice: serving minnow-6m on http://127.0.0.1:"), "".join(lines)
-    finally:
-        server.terminate()
-        assert server.wait(30) == 0
+    assert output(*user(65533), package / "root/usr/bin/sluice", "run", "What is 17 + 25?", env=env).strip()
+
+
+@pytest.mark.parametrize("home", [None, "/nonexistent", "/"])
+@pytest.mark.parametrize("uid", [65534, 1234567])
+def test_first_answer_after_the_installation(package, uid, home):
+    """Installs the package and asks a server within 10 s: any user, no home, a working folder that is read-only."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = pathlib.Path(folder)
+        for name, mode in (("", 0o755), ("tmp", 0o1777), ("work", 0o555)):
+            (place / name).mkdir(exist_ok=True)
+            (place / name).chmod(mode)
+        env = {**NO_HOME, "TMPDIR": str(place / "tmp"), **({} if home is None else {"HOME": home})}
+        begin = time.monotonic()
+        output("dpkg", "-x", next((package / "made").glob("*.deb")), place / "root")
+        options = ["--config", place / "root/etc/sluice/config.yaml", "--port", "0"]
+        server = subprocess.Popen([*user(uid), place / "root/usr/bin/sluice", "serve", *options], cwd=place / "work",
+                                  env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
+        try:
+            lines = []
+            for line in server.stdout:
+                lines.append(line)
+                if ready := READY.search(line):
+                    break
+            assert ready, "".join(lines)
+            messages = [{"role": "user", "content": "What is 17 + 25?"}]
+            reply = httpx.post(ready["url"] + "/v1/chat/completions", json={"messages": messages}, timeout=60)
+            took = time.monotonic() - begin
+            assert reply.status_code == 200 and reply.json()["choices"][0]["message"]["content"], reply.text
+            assert took < 10, f"the first answer came {took:.1f} s after the installation began"
+        finally:
+            server.terminate()
+            assert server.wait(30) == 0
