@@ -36,14 +36,31 @@ bool is_set(const std::string& variable) {
   return value != nullptr && *value != '\0';
 }
 
-// vLLM's --device names a kind of device, ours is a number.
+// Our --device is a number. vLLM's names a kind of device, llama-server's is a name as "CUDA0".
 bool names_kind(const std::string& device) { return device == "auto" || device == "cpu" || device == "cuda"; }
+bool names_device(const std::string& device) { return device.find_first_not_of("+-0123456789") == 0; }
+
+// What is before and after the first `mark`.
+std::pair<std::string, std::string> split(std::string_view text, char mark) {
+  const size_t at = std::min(text.find(mark), text.size());
+  return {std::string(text.substr(0, at)), std::string(text.substr(std::min(at + 1, text.size())))};
+}
+
+// The option and the key in "override-generation-config.top_k".
+std::pair<std::string, std::string> split_key(const ForeignOption& row) { return split(row.to, '.'); }
 
 // An option that was given, under our name.
 struct Given {
   CLI::Option* option = nullptr;
   Words words;                // for CLI11
   bool took_several = false;  // values without an option's name before them
+  const ForeignOption* row = nullptr;
+};
+
+// An option of another server that was given, as the word that named it.
+struct ForeignGiven {
+  const ForeignOption* row = nullptr;
+  std::string word, value;
 };
 
 // Options from one source: the command line, a file, or variables.
@@ -67,15 +84,50 @@ class Source {
     }
   }
 
+  // One variable that means an option of another server.
+  void read_variable(const ForeignOption& row, const std::string& variable, const std::string& value) {
+    word_ = variable;
+    inline_ = value;
+    path_.clear();
+    read_foreign(row, false, {});
+  }
+
   // Adds the objects that were built of dotted options.
   void finish() {
+    check_equals();
+    add_fallbacks();
     for (auto& [option, value] : objects_)
       given.push_back({option, {"--" + option->get_lnames()[0], dump_json(value)}});
     objects_.clear();
   }
 
+  // Moves the keys that `other` lacks from an object to the same object of `other`, if that has one.
+  void lend_keys(const CLI::Option* option, Source& other) {
+    const auto mine = find_object(option), theirs = other.find_object(option);
+    if (mine == objects_.end() || theirs == other.objects_.end()) return;
+    add_fallbacks();
+    for (auto& [key, value] : mine->second.items()) {
+      if (!theirs->second.contains(key)) theirs->second[key] = std::move(value);
+    }
+    objects_.erase(mine);
+  }
+
   bool has(const CLI::Option* option) const {
-    return std::ranges::any_of(given, [&](const Given& g) { return g.option == option; });
+    return std::ranges::any_of(given, [&](const Given& g) { return g.option == option; }) ||
+           std::ranges::find(objects_, option, &Object::first) != objects_.end();
+  }
+  bool has_key(const CLI::Option* option, const std::string& key) const {
+    const auto found = std::ranges::find(objects_, option, &Object::first);
+    return found != objects_.end() && found->second.contains(key);
+  }
+  bool has_row(const ForeignOption& row) const {
+    return std::ranges::any_of(rows_, [&](const ForeignGiven& g) { return g.row == &row; });
+  }
+  // How many options and keys are set.
+  size_t settings() const {
+    size_t count = given.size();
+    for (const auto& [option, object] : objects_) count += object.size();
+    return count;
   }
 
   std::vector<Given> given;
@@ -102,20 +154,25 @@ class Source {
     }
     std::string name = word_;
     if (name.starts_with("--")) std::ranges::replace(name, '_', '-');
-    if (const size_t dot = name.find('.'); dot != std::string::npos && name.starts_with("--")) {
+    const size_t dot = find_foreign(name) == nullptr ? name.find('.') : std::string::npos;
+    if (dot != std::string::npos && name.starts_with("--")) {
       path_ = word_.substr(dot + 1);  // its underscores count
       name.resize(dot);
     }
     next_ = at + 1;
     CLI::Option* option = own(name);
     const ForeignOption* foreign = knows_foreign() ? find_foreign(name) : nullptr;
-    const bool ours = option != nullptr && !(name == "--device" && names_kind(value_ahead(words)));
-    if (ours && (foreign == nullptr || foreign->kind != ForeignOption::Kind::kWorks || is_flag(*option) ||
-                 "--" + std::string(foreign->to) != name)) {
+    if (name == "--device" && foreign != nullptr) {
+      const std::string device = value_ahead(words);
+      if (names_kind(device) || names_device(device)) option = nullptr;
+      if (option == nullptr && !names_kind(device)) foreign = find_foreign("-dev");
+    }
+    if (option != nullptr && (foreign == nullptr || foreign->kind != ForeignOption::Kind::kWorks || is_flag(*option) ||
+                              "--" + std::string(foreign->to) != name)) {
       read_own(*option, name, words);
     } else if (foreign != nullptr) {
       read_foreign(*foreign, false, words);
-    } else if (const ForeignOption* flag = negated(name)) {
+    } else if (const ForeignOption* flag = knows_foreign() ? find_negated(name) : nullptr) {
       read_foreign(*flag, true, words);
     } else if (const std::string attached = name.substr(0, 2);
                !name.starts_with("--") && knows_foreign() && attached == "-O") {
@@ -128,12 +185,6 @@ class Source {
       fail(unknown(name));
     }
     return next_;
-  }
-
-  const ForeignOption* negated(const std::string& name) const {
-    if (!name.starts_with("--no-") || !knows_foreign()) return nullptr;
-    const ForeignOption* found = find_foreign("--" + name.substr(5));
-    return found != nullptr && found->takes == ForeignOption::Takes::kFlag ? found : nullptr;
   }
 
   std::string unknown(const std::string& name) const {
@@ -187,7 +238,11 @@ class Source {
       config = std::move(value);
       return;
     }
-    if (name == "--api-key") out_.secrets.push_back(value);
+    if (name == "--api-key") {
+      out_.secrets.push_back(value);
+      const bool comma = value.find(',') != std::string::npos;  // llama-server splits there
+      if (comma) out_.notes.push_back("--api-key: the comma is a part of the key; repeat the option for several keys");
+    }
     if (is_list(option) && value.starts_with('[') && name != "--api-key") {
       for (std::string& item : json_list(value)) given.push_back({&option, {name, std::move(item)}});
       return;
@@ -220,14 +275,20 @@ class Source {
       default:
         values = {take_value(words)};
     }
+    remember(row, values[0]);
     if (row.kind != ForeignOption::Kind::kWorks) return settle(row, values);
+    if (!row.difference.empty() && !is_neutral(row, values[0])) {
+      out_.notes.push_back(fmt::format("{}: {}", shown(row, values), row.difference));
+    }
     apply(row, values);
   }
 
   std::string flag_value(bool negative) const {
+    constexpr std::string_view kOn[] = {"true", "True", "1", "on", "enabled"};
+    constexpr std::string_view kOff[] = {"false", "False", "0", "off", "disabled"};
     const std::string given = inline_.value_or("true");
-    const bool on = given == "true" || given == "True" || given == "1" || given == "on";
-    if (!on && given != "false" && given != "False" && given != "0" && given != "off") {
+    const bool on = std::ranges::find(kOn, given) != std::end(kOn);
+    if (!on && std::ranges::find(kOff, given) == std::end(kOff)) {
       fail(fmt::format("{}: '{}' is not a value of a flag (expected true or false)", word_, given));
     }
     return on != negative ? "on" : "off";
@@ -241,23 +302,61 @@ class Source {
     return take_value(words);
   }
 
+  // Of several values the last one counts.
+  void remember(const ForeignOption& row, const std::string& value) {
+    std::erase_if(rows_, [&](const ForeignGiven& g) { return g.row == &row; });
+    rows_.push_back({&row, word_, value});
+  }
+
+  // The option and its values as they were given.
+  std::string shown(const ForeignOption& row, const Words& values) const {
+    std::string out = word_;
+    if (path_.empty() && row.takes == ForeignOption::Takes::kFlag) return out;
+    for (const std::string& value : values) out += (value.empty() ? "" : " ") + value;
+    return out;
+  }
+
   // An option that changes nothing, or that cannot be had.
   void settle(const ForeignOption& row, const Words& values) {
-    std::string shown = word_;
-    if (!path_.empty() || row.takes != ForeignOption::Takes::kFlag) {
-      for (const std::string& value : values) shown += (value.empty() ? "" : " ") + value;
-    }
+    for (const std::string& value : values) converted(row, value);
+    const std::string given = shown(row, values);
     const bool neutral = std::ranges::all_of(values, [&](const std::string& v) { return is_neutral(row, v); });
     if (row.kind == ForeignOption::Kind::kRefused && !(neutral && path_.empty())) {
-      fail(fmt::format("{}: not supported: {}", shown, row.text));
+      fail(fmt::format("{}: not supported: {}", given, row.text));
     }
     out_.notes.push_back(row.kind == ForeignOption::Kind::kRefused
-                             ? fmt::format("{}: nothing to do, it is always so", shown)
-                             : fmt::format("{}: nothing to do: {}", shown, row.text));
+                             ? fmt::format("{}: nothing to do, it is always so", given)
+                             : fmt::format("{}: nothing to do: {}", given, row.text));
+  }
+
+  // Runs a function of a row. Its errors get the option's name.
+  template <class Function>
+  auto named(const Function& function) const {
+    try {
+      return function();
+    } catch (const UsageError& e) {
+      fail(fmt::format("{}: {}", word_, e.what()));
+    }
+  }
+  std::string converted(const ForeignOption& row, const std::string& value) const {
+    return row.convert == nullptr ? value : named([&] { return row.convert(value); });
+  }
+
+  // Checks a value as CLI11 will, so that the error has the name that was given.
+  void check_value(CLI::Option& option, std::string value) const {
+    for (int i = 0;; ++i) {
+      CLI::Validator* validator = nullptr;
+      try {
+        validator = option.get_validator(i);
+      } catch (const CLI::OptionNotFound&) {
+        return;  // that was the last one
+      }
+      if (const std::string error = (*validator)(value); !error.empty()) fail(fmt::format("{}: {}", word_, error));
+    }
   }
 
   void apply(const ForeignOption& row, Words& values) {
-    if (row.to == "hf-token" || row.to == "download-dir") return set_variable(row, values[0]);
+    if (row.to == "hf-token" || row.to == "download-dir" || row.to == "offline") return set_variable(row, values[0]);
     if (row.to == "model") {
       if (row.name == "revision") {
         revision = values[0];
@@ -266,19 +365,25 @@ class Source {
       }
       return;
     }
-    std::string to(row.to.substr(0, row.to.find('=')));
+    if (row.expand != nullptr) return read_expanded(row, values[0]);
+    const std::string to(row.to.substr(0, row.to.find_first_of("=.")));
     CLI::Option* option = own("--" + to);
     if (option == nullptr) fail(fmt::format("{}: `sluice {}` has no --{}", word_, command_.get_name(), to));
     if (row.to.find('=') != std::string_view::npos) {
       if (values[0] == "on") given.push_back({option, {"--" + to, std::string(row.to.substr(to.size() + 1))}});
       return;
     }
+    if (row.to.find('.') != std::string_view::npos) return add_key(row, *option, values[0]);
     if (row.takes == ForeignOption::Takes::kJson) return add_json(*option, values[0]);
     const size_t before = given.size();
     for (std::string& value : values) {
       const bool given_empty = value.empty();
-      if (row.convert != nullptr) value = row.convert(value);
-      if (value.empty() && !given_empty) continue;  // the default
+      value = converted(row, value);
+      if (value.empty() && !given_empty) {  // the default
+        std::erase_if(given, [&](const Given& g) { return g.row == &row; });
+        continue;
+      }
+      if (!is_list(*option)) check_value(*option, value);
       if (is_flag(*option)) {
         given.push_back({option,
                          {fmt::format("--{}={}", to,
@@ -288,13 +393,57 @@ class Source {
       } else {
         add(*option, "--" + to, value);
       }
+      if (given.size() > before) given.back().row = &row;
     }
     if (values.size() > 1) given.back().took_several = true;
     // Of several values the last one counts, and --runner says less than --convert and --task.
     if (row.name == "runner" && given.size() > before) std::rotate(given.begin(), given.end() - 1, given.end());
   }
 
+  void read_expanded(const ForeignOption& row, const std::string& value) {
+    const size_t next = next_;
+    for (const std::string& word : named([&] { return row.expand(value); })) read_option({word}, 0);
+    next_ = next;
+  }
+
+  // A value that is a key of a JSON object.
+  void add_key(const ForeignOption& row, CLI::Option& option, const std::string& given) {
+    const std::string value = converted(row, given);
+    path_ = split_key(row).second;
+    if (value.empty() && !given.empty()) {  // the default
+      const auto found = find_object(&option);
+      if (found != objects_.end() && found->second.erase(path_) > 0 && found->second.empty()) objects_.erase(found);
+      return;
+    }
+    add_json(option, named([&] { return sampling_value(path_, value); }));
+    if (!row.also.empty()) fallbacks_.emplace_back(&option, row.also);
+  }
+
+  void add_fallbacks() {
+    for (const auto& [option, text] : fallbacks_) {
+      const auto [key, value] = split(text, '=');
+      Json& object = find_object(option)->second;
+      if (!object.contains(key)) object[key] = parse_json(value);
+    }
+    fallbacks_.clear();
+  }
+
+  // Options that are one of ours must agree.
+  void check_equals() const {
+    for (const auto& [row, word, value] : rows_) {
+      if (row->equals.empty()) continue;
+      const auto [name, fallback] = split(row->equals, '=');
+      const auto other = std::ranges::find(rows_, name, [](const ForeignGiven& g) { return g.row->name; });
+      if (value == (other != rows_.end() ? other->value : fallback)) continue;
+      fail(fmt::format("{} {}: not supported unless --{} is {}, too: {}", word, value, name, value, row->text));
+    }
+  }
+
   void set_variable(const ForeignOption& row, const std::string& value) {
+    if (row.to == "offline") {
+      if (value == "on") out_.environment.emplace_back("HF_HUB_OFFLINE", "1");
+      return;
+    }
     if (value.empty() || value == "true") return;  // --hf-token alone: the token of the environment or of the cache
     if (row.to == "hf-token") out_.secrets.push_back(value);
     out_.environment.emplace_back(row.to == "hf-token" ? "HF_TOKEN" : "HF_HUB_CACHE", value);
@@ -309,7 +458,7 @@ class Source {
       if (path_.empty()) fail(fmt::format("{}: expected a JSON object: {}", word_, e.what()));
       value = text;
     }
-    auto found = std::ranges::find(objects_, &option, &std::pair<CLI::Option*, Json>::first);
+    auto found = find_object(&option);
     if (found == objects_.end()) found = objects_.insert(found, {&option, Json::object()});
     if (path_.empty()) {
       if (!value.is_object()) fail(fmt::format("{}: expected a JSON object", word_));
@@ -332,10 +481,17 @@ class Source {
     list.push_back(std::move(value));
   }
 
+  using Object = std::pair<CLI::Option*, Json>;
+  std::vector<Object>::iterator find_object(const CLI::Option* option) {
+    return std::ranges::find(objects_, option, &Object::first);
+  }
+
   CLI::App& command_;
   CommandLine& out_;
   std::string place_;
-  std::vector<std::pair<CLI::Option*, Json>> objects_;
+  std::vector<Object> objects_;
+  std::vector<std::pair<CLI::Option*, std::string_view>> fallbacks_;  // keys for those of objects_, see `also`
+  std::vector<ForeignGiven> rows_;
   // The option that is being read.
   std::string word_, path_;
   std::optional<std::string> inline_;
@@ -349,12 +505,12 @@ class Assembly {
 
   void read(const Words& words, bool from_words_alone = false) {
     line_.read(words);
-    line_.finish();
     Source file(command_, out_), variables(command_, out_);
     if (!from_words_alone) {
       read_file(file);
       if (command_.get_name() == "serve") read_variables(variables, file);
     }
+    line_.finish();
     choose_model(file, variables);
     for (const Source* lower : {&variables, &file}) {
       for (const Given& given : lower->given) {
@@ -399,7 +555,42 @@ class Assembly {
           });
       if (used) out_.notes.push_back(fmt::format("{} sets --{}", name, variable.to));
     }
+    for (const ForeignOption& row : llama_options()) read_llama_variable(row, variables, file);
+    for (const char* name : {"--override-generation-config", "--default-chat-template-kwargs"}) {
+      const CLI::Option* option = command_.get_option_no_throw(name);
+      if (option != nullptr && !is_decided(*option, file)) variables.lend_keys(option, line_);
+    }
     variables.finish();
+  }
+
+  bool is_decided(const CLI::Option& option, const Source& file) const {
+    return file.has(&option) || is_set(option.get_envname());
+  }
+
+  // Whether something that goes before llama-server's variables sets what the row would set.
+  bool is_decided(const ForeignOption& row, const Source& file) const {
+    if (line_.has_row(row) || file.has_row(row)) return true;
+    const auto [to, key] = split_key(row);
+    const CLI::Option* option = command_.get_option_no_throw("--" + to.substr(0, to.find('=')));
+    if (row.kind != ForeignOption::Kind::kWorks || option == nullptr) return false;
+    return is_decided(*option, file) || (key.empty() ? line_.has(option) : line_.has_key(option, key));
+  }
+
+  void read_llama_variable(const ForeignOption& row, Source& variables, const Source& file) {
+    constexpr std::string_view kPrefix = "LLAMA_ARG_";
+    std::string name(variable_of(row));
+    if (name.empty()) return;
+    std::string value;
+    if (const char* found = std::getenv(name.c_str())) value = found;
+    const std::string opposite = "LLAMA_ARG_NO_" + name.substr(std::min(name.size(), kPrefix.size()));
+    if (row.takes == ForeignOption::Takes::kFlag && is_set(opposite)) {
+      name = opposite;
+      value = "off";
+    }
+    if (value.empty() || is_decided(row, file)) return;
+    const size_t before = variables.settings();
+    variables.read_variable(row, name, value);
+    if (variables.settings() > before) out_.notes.push_back(fmt::format("{} sets --{}", name, row.to));
   }
 
   // Models are the positional arguments, --model or, where neither is given, in the file or in a variable. Where a

@@ -65,7 +65,7 @@ std::string milliseconds(const std::string& value) {
   } catch (const std::exception&) {
   }
   if (end != value.size() || !(seconds >= 0 && seconds <= 86'400)) {
-    throw UsageError(fmt::format("--shutdown-timeout: {} is out of range (expected 0 to 86400 seconds)", value));
+    throw UsageError(fmt::format("{} is out of range (expected 0 to 86400 seconds)", value));
   }
   return std::to_string(static_cast<int64_t>(seconds * 1000));
 }
@@ -77,8 +77,8 @@ std::string adapter(const std::string& value) {
     const Json json = parse_json(value);
     return json.at("name").get<std::string>() + "=" + json.at("path").get<std::string>();
   } catch (const std::exception&) {
-    throw UsageError(fmt::format(
-        R"(--lora-modules: '{}' is not an adapter (expected name=folder or {{"name": NAME, "path": FOLDER}}))", value));
+    throw UsageError(
+        fmt::format(R"('{}' is not an adapter (expected name=folder or {{"name": NAME, "path": FOLDER}}))", value));
   }
 }
 
@@ -92,13 +92,12 @@ std::string device_backend(const std::string& value) {
 std::string torch_files(const std::string& value) {
   if (value == "pt") return "true";
   if (value == "auto" || value == "safetensors" || value == "hf" || value == "gguf") return "";
-  throw UsageError(
-      fmt::format("--load-format: '{}' is not supported (expected one of: auto, hf, safetensors, gguf, pt)", value));
+  throw UsageError(fmt::format("'{}' is not supported (expected one of: auto, hf, safetensors, gguf, pt)", value));
 }
 
 std::string sampling_source(const std::string& value) {
   if (value == "auto" || value == "vllm" || value == "none") return value == "vllm" ? "none" : value;
-  throw UsageError("--generation-config: a folder is not supported; give the values with --override-generation-config");
+  throw UsageError("a folder is not supported; give the values with --override-generation-config");
 }
 
 constexpr ForeignOption kOptions[] = {
@@ -142,7 +141,8 @@ constexpr ForeignOption kOptions[] = {
 
     // Requests and answers
     {"lora-modules", kList, kWorks, "lora-modules", "", "", "", adapter},
-    {"chat-template", kValue, kWorks, "chat-template", "a file, or the template itself in one line"},
+    {"chat-template", kValue, kWorks, "chat-template", "a file, or the template itself in one line", "", "",
+     template_source},
     {"chat-template-content-format", kValue, kRefused, "", "the template tells the format", "", "auto"},
     {"trust-request-chat-template", kFlag, kRefused, "", "give the template with --chat-template", "", "off"},
     {"default-chat-template-kwargs", kJson, kWorks, "default-chat-template-kwargs", ""},

@@ -3,6 +3,7 @@
 #include "cli/arguments.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using Words = std::vector<std::string>;
 
 // The program's commands. Parsing runs none of them.
@@ -199,8 +201,254 @@ TEST(Arguments, OptionsOfLlamaServer) {
   EXPECT_THAT(program.values("--max-model-len"), ElementsAre("4096"));
   EXPECT_THAT(program.values("--max-num-seqs"), ElementsAre("4"));
   EXPECT_THAT(program.values("--host"), ElementsAre("::1"));
-  EXPECT_THAT(line.notes, ElementsAre(HasSubstr("-ngl 99: nothing to do")));
-  EXPECT_THAT(error_of({"serve", "-ngl", "20"}), HasSubstr("-ngl 20: not supported: all layers run on one device"));
+  EXPECT_THAT(program.values("--backend"), IsEmpty());
+  EXPECT_THAT(line.notes, ElementsAre(HasSubstr("-np 4: --ctx-size is the limit of each sequence")));
+  EXPECT_THAT(error_of({"serve", "-ngl", "20"}), HasSubstr("-ngl: '20' is not supported (expected all, auto"));
+}
+
+// What words become, without "serve"; "nothing" if a line says so; or the error.
+std::string outcome_of(Words words) {
+  words.insert(words.begin(), "serve");
+  Program program;
+  CommandLine line;
+  try {
+    line = program.parse(words);
+  } catch (const std::exception& e) {
+    return fmt::format("error: {}", e.what());
+  }
+  std::string out;
+  for (size_t i = 1; i < line.words.size(); ++i) out += (out.empty() ? "" : " ") + line.words[i];
+  const bool nothing = out.empty() && !line.notes.empty() && line.notes[0].find("nothing to do") != std::string::npos;
+  return nothing ? "nothing" : out;
+}
+
+// Expects an outcome; of an error, that it has this part.
+void expect_outcome(const Words& words, const std::string& expected) {
+  SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+  const std::string outcome = outcome_of(words);
+  if (expected.starts_with("error: ")) {
+    EXPECT_THAT(outcome, ::testing::StartsWith("error: " + words[0]));
+    EXPECT_THAT(outcome, HasSubstr(expected.substr(7)));
+  } else {
+    EXPECT_EQ(outcome, expected);
+  }
+}
+
+std::string host_backend() { return std::string(ops::select_host_backend().name); }
+
+TEST(Arguments, IntegersOfLlamaServerAtTheirEdges) {
+  const std::string sampling = "--override-generation-config ", cpu = "--backend " + host_backend();
+  struct Row {
+    const char* option;
+    std::string at_minus_one, at_zero, at_two_to_31;
+  };
+  const std::vector<Row> rows = {
+      {"-t", "--threads 0", "--threads 0", "error: 2147483648 is out of range (expected 0 to 1024)"},
+      {"-tb", "--threads 0", "error: unless --threads is 0", "error: out of range (expected 0 to 1024)"},
+      {"-c", "error: out of range", "--max-model-len 0", "error: out of range (expected 0 to 2147483647)"},
+      {"-n", "", "error: expected -1, or 1 to", "error: expected -1, or 1 to"},
+      {"-b", "error: out of range", "error: expected at least 1", "error: out of range"},
+      {"-ub", "nothing", "nothing", "nothing"},
+      {"-np", "--max-num-seqs 0", "error: expected -1 or at least 1", "error: out of range (expected 0 to 65536)"},
+      {"-ngl", "", cpu, ""},
+      {"-mg", "error: out of range", "--device 0", "error: out of range"},
+      {"-ncmoe", "error: not supported", "nothing", "error: not supported"},
+      {"--keep", "nothing", "nothing", "nothing"},
+      {"--prio", "error: not supported", "nothing", "error: not supported"},
+      {"--poll", "nothing", "nothing", "nothing"},
+      {"--port", "error: out of range", "--port 0", "error: out of range (expected 0 to 65535)"},
+      {"-to", "error: expected 1 to 86400 seconds", "error: expected 1 to", "error: expected 1 to"},
+      {"--threads-http", "--worker-threads 0", "--worker-threads 0", "error: out of range (expected 0 to 256)"},
+      {"--sse-ping-interval", "nothing", "error: not supported", "error: not supported"},
+      {"--models-max", "error: out of range", "--max-loaded-models 0", "error: out of range"},
+      {"--sleep-idle-seconds", "--model-idle-seconds 0", "error: expected -1 or at least 1", "error: out of range"},
+      {"-lv", "error: expected 0 (nothing)", "--log-level off", "--log-level debug"},
+      {"-s", "--seed -1", "--seed 0", "--seed 2147483648"},
+      {"--cache-reuse", "nothing", "nothing", "nothing"},
+      {"-cram", "nothing", "nothing", "nothing"},
+      {"--embd-normalize", "error: send normalize: false", "error: not supported", "error: not supported"},
+      {"--reasoning-budget", "nothing", "error: send thinking_token_budget", "error: send thinking_token_budget"},
+      {"--draft-max", "error: not supported", "nothing", "error: not supported"},
+      {"--yarn-orig-ctx", "error: not supported", "nothing", "error: not supported"},
+      {"--top-k", sampling + R"({"top_k":0})", sampling + R"({"top_k":0})", "error: at most 2147483647"},
+      {"--repeat-last-n", sampling + R"({"repeat_last_n":-1})", sampling + R"({"repeat_last_n":0})",
+       "error: at most 2147483647, but got 2147483648"},
+      {"--dry-allowed-length", "error: expected an integer of at least 0", sampling + R"({"dry_allowed_length":0})",
+       "error: at most 2147483647"},
+      {"--dry-penalty-last-n", sampling + R"({"dry_penalty_last_n":-1})", sampling + R"({"dry_penalty_last_n":0})",
+       "error: at most 2147483647"},
+      {"--mirostat", "error: of at least 0 and at most 2", sampling + R"({"mirostat":0})", "error: at most 2"},
+  };
+  for (const Row& row : rows) {
+    expect_outcome({row.option, "-1"}, row.at_minus_one);
+    expect_outcome({row.option, "0"}, row.at_zero);
+    expect_outcome({row.option, "2147483648"}, row.at_two_to_31);
+  }
+}
+
+TEST(Arguments, SamplingOptionsOfLlamaServerAreDefaults) {
+  const std::vector<std::pair<Words, std::string>> cases = {
+      {{"--temp", "0.8"}, R"({"temperature":0.8})"},
+      {{"--temperature", "-1"}, R"({"temperature":0})"},
+      {{"--temp", "0.5", "--temp", "1e-1"}, R"({"temperature":0.1})"},
+      {{"--top-p", "1.5"}, R"({"top_p":1})"},
+      {{"--top-p", ".9", "--min-p", "-0.5", "--typical", "0.7"}, R"({"top_p":0.9,"min_p":0,"typical_p":0.7})"},
+      {{"--top-nsigma", "-2"}, R"({"top_n_sigma":0})"},
+      {{"--xtc-probability", "0.5", "--xtc-threshold", "2"}, R"({"xtc_probability":0.5,"xtc_threshold":1})"},
+      {{"--dynatemp-range", "-1", "--dynatemp-exp", "2"}, R"({"dynatemp_range":0,"dynatemp_exponent":2})"},
+      {{"--mirostat", "2", "--mirostat-lr", "0.2", "--mirostat-ent", "4"},
+       R"({"mirostat":2,"mirostat_eta":0.2,"mirostat_tau":4})"},
+      {{"--adaptive-target", "-0.5", "--adaptive-decay", "0.5"}, R"({"adaptive_target":-1,"adaptive_decay":0.5})"},
+      {{"-n", "7"}, R"({"max_new_tokens":7})"},
+      // Penalties look at 64 tokens unless another option says otherwise, in any order.
+      {{"--repeat-penalty", "1.1"}, R"({"repetition_penalty":1.1,"repeat_last_n":64})"},
+      {{"--repeat-last-n", "-1", "--repeat-penalty", "1.1"}, R"({"repeat_last_n":-1,"repetition_penalty":1.1})"},
+      {{"--presence-penalty", "0.5", "--repeat-last-n", "9"}, R"({"presence_penalty":0.5,"repeat_last_n":9})"},
+      {{"--dry-multiplier", "0.8"}, R"({"dry_multiplier":0.8,"dry_penalty_last_n":64})"},
+      {{"--override-generation-config", R"({"top_k":5})", "--temp", "0"}, R"({"top_k":5,"temperature":0})"}};
+  for (const auto& [words, expected] : cases) expect_outcome(words, "--override-generation-config " + expected);
+
+  for (const char* wrong : {"2.5", "x", "", "nan", "inf", "1,5"}) {
+    expect_outcome({"--temp", wrong},
+                   fmt::format("error: expected a number of at least 0 and at most 2, but got {}", wrong));
+  }
+  expect_outcome({"--top-p", "0"}, "error: expected a number above 0 and at most 1, but got 0");
+  expect_outcome({"--top-k", "1.5"}, "error: expected an integer");
+  expect_outcome({"--repeat-penalty", "0"}, "error: expected a number of at least 1e-06");
+  expect_outcome({"--temp.x", "1"}, "error: is not a JSON object");
+  for (const char* refused : {"--samplers", "--logit-bias", "--dry-sequence-breaker", "--grammar-file", "-jf"}) {
+    expect_outcome({refused, "x"}, "error: with requests");
+  }
+}
+
+TEST(Arguments, ALineTellsWhereAMeaningDiffers) {
+  const auto notes = [](Words words) {
+    words.insert(words.begin(), "serve");
+    Program program;
+    return program.parse(words).notes;
+  };
+  EXPECT_THAT(notes({"--top-p", "0.9"}), ElementsAre(HasSubstr("--top-p 0.9: it looks at probabilities after")));
+  EXPECT_THAT(notes({"--frequency-penalty=1"}), ElementsAre(HasSubstr("--frequency-penalty 1: it counts")));
+  EXPECT_THAT(notes({"-n", "-1"}), ElementsAre(HasSubstr("-n -1: a default that requests may exceed")));
+  EXPECT_THAT(notes({"--top-p", "1.0", "--min-p", "0", "--presence-penalty", "0.0", "-np", "1"}), IsEmpty());
+  EXPECT_THAT(notes({"--log-jsonl"}), ElementsAre(HasSubstr("standard error")));
+}
+
+TEST(Arguments, OtherValuesOfLlamaServer) {
+  const std::string cpu = "--backend " + host_backend(), kwargs = "--default-chat-template-kwargs ";
+  const std::vector<std::pair<Words, std::string>> cases = {
+      {{"-ngl", "all"}, ""},
+      {{"-ngl", "auto"}, ""},
+      {{"-ngl", "999"}, ""},
+      {{"-ngl", "0", "-ngl", "99"}, ""},
+      {{"-ngl", "half"}, "error: 'half' is not supported"},
+      {{"-dev", "none"}, cpu},
+      {{"-dev", "CUDA1"}, "--backend cuda --device 1"},
+      {{"--device", "CUDA1"}, "--backend cuda --device 1"},
+      {{"--device", "none"}, cpu},
+      {{"--device", "2"}, "--device 2"},
+      {{"-dev", "CUDA0,CUDA1"}, "error: expected one device"},
+      {{"--device", "gpu"}, "error: 'gpu' is not supported (expected a number"},
+      {{"-ctk", "f16"}, "--kv-cache-dtype float16"},
+      {{"-ctk", "f32", "-ctv", "f32"}, "--kv-cache-dtype float32 --kv-cache-dtype float32"},
+      {{"--cache-type-k", "f32"}, "error: not supported unless --cache-type-v is f32, too: keys and values have one"},
+      {{"-ctv", "q8_0"}, "error: 'q8_0' is not supported (expected one of: f32, f16, bf16"},
+      {{"-t", "8", "-tb", "8"}, "--threads 8 --threads 8"},
+      {{"--threads-batch", "8", "-t", "4"}, "error: not supported unless --threads is 8"},
+      {{"--numa", "distribute"}, "--numa auto"},
+      {{"--numa", "numactl"}, "--numa auto"},
+      {{"--numa", "isolate"}, "error: 'isolate' is not supported"},
+      {{"--numa", "off"}, "--numa off"},
+      {{"-lm", "mmap"}, "nothing"},
+      {{"-lm", "mlock"}, "error: MemorySwapMax"},
+      {{"-sm", "layer"}, "nothing"},
+      {{"-sm", "row"}, "error: --tensor-parallel-size"},
+      {{"-lv", "1"}, "--log-level error"},
+      {{"-to", "600"}, "--body-timeout-ms 600k"},
+      {{"-to", "1m"}, "error: expected 1 to 86400 seconds"},
+      {{"--cors-origins", "http://a,http://b"}, "--allowed-origins http://a,http://b"},
+      {{"--cors-origins", "localhost"}, "error: 'localhost' is not supported"},
+      {{"--reasoning-format", "deepseek"}, "--reasoning-parser auto"},
+      {{"--reasoning-format", "none"}, "--reasoning-parser none"},
+      {{"--reasoning-format", "deepseek-legacy"}, "error: expected one of: none, auto, deepseek"},
+      {{"-rea", "off"}, kwargs + R"({"enable_thinking":false})"},
+      {{"--reasoning", "auto"}, ""},
+      {{"--reasoning", "off", "--reasoning", "auto"}, ""},
+      {{"--reasoning-effort", "low", "--reasoning=on"},
+       kwargs + R"({"reasoning_effort":"low","enable_thinking":true})"},
+      {{"--reasoning-effort", "default"}, ""},
+      {{"--chat-template", "chatml"}, "error: there is no file 'chatml' (expected a Jinja file, or a template"},
+      {{"--chat-template-file", "/dev/null"}, "--chat-template /dev/null"},
+      {{"--skip-chat-parsing"}, "--reasoning-parser none --tool-call-parser none"},
+      {{"--no-skip-chat-parsing"}, ""},
+      {{"-a", "one,two"}, "--served-model-name one,two"},
+      {{"--no-cache-prompt"}, "--enable-prefix-caching=false"},
+      {{"--embedding"}, "--task embed"},
+      {{"--no-rerank"}, ""},
+      {{"-cb"}, "nothing"},
+      {{"-nocb"}, "error: requests join and leave at every step"},
+      {{"-nkvo"}, "error: the cache is where the model is computed"},
+      {{"-nr"}, "nothing"},
+      {{"-no-kvu"}, "nothing"},
+      {{"--no-mmproj"}, "nothing"},
+      {{"--no-webui"}, "nothing"},
+      {{"--no-host"}, "nothing"},
+      {{"-fa", "off"}, "nothing"},
+      {{"-fa"}, "nothing"},
+      {{"--mlock"}, "error: not supported: run the server with a limit on swap"},
+      {{"--fim-qwen-1.5b-default"}, "error: not supported: name the model"},
+      {{"--control-vector-layer-range", "1", "2"}, "error: --control-vector-layer-range 1 2: not supported"}};
+  for (const auto& [words, expected] : cases) expect_outcome(words, expected);
+}
+
+TEST(Arguments, OfflineIsAVariable) {
+  Program program;
+  EXPECT_THAT(program.parse({"serve", "--offline"}).environment,
+              ElementsAre(std::pair<std::string, std::string>("HF_HUB_OFFLINE", "1")));
+  EXPECT_THAT(Program().parse({"serve", "--no-offline"}).environment, IsEmpty());
+}
+
+TEST(Arguments, VariablesOfLlamaServer) {
+  const Variable length("LLAMA_ARG_CTX_SIZE", "1234"), attention("LLAMA_ARG_FLASH_ATTN", "on"),
+      no_cache("LLAMA_ARG_NO_CACHE_PROMPT", "1"), vectors("LLAMA_ARG_EMBEDDINGS", "disabled"),
+      heat("LLAMA_ARG_TEMPERATURE", "0.5"), penalty("LLAMA_ARG_REPEAT_PENALTY", "1.5"), key("LLAMA_API_KEY", "secret");
+  Program program;
+  const CommandLine line = program.parse({"serve"});
+  EXPECT_THAT(program.values("--max-model-len"), ElementsAre("1234"));
+  EXPECT_FALSE(program.serve().get_option("--enable-prefix-caching")->as<bool>());
+  EXPECT_THAT(program.values("--task"), IsEmpty());
+  EXPECT_THAT(program.values("--override-generation-config"),
+              ElementsAre(R"({"temperature":0.5,"repetition_penalty":1.5,"repeat_last_n":64})"));
+  EXPECT_THAT(program.values("--api-key"), ElementsAre("secret"));
+  EXPECT_THAT(line.notes, Contains("LLAMA_ARG_CTX_SIZE sets --max-model-len"));
+  EXPECT_THAT(line.notes, Contains(HasSubstr("LLAMA_ARG_FLASH_ATTN on: nothing to do: attention")));
+  EXPECT_THAT(line.notes, Contains("LLAMA_ARG_TEMPERATURE sets --override-generation-config.temperature"));
+  EXPECT_THAT(line.notes, Not(Contains(HasSubstr("LLAMA_ARG_EMBEDDINGS"))));
+  // The command line goes first, key by key.
+  EXPECT_THAT(values_of({"serve", "-c", "8", "--temp", "0", "--repeat-last-n", "3"}, "--max-model-len"),
+              ElementsAre("8"));
+  EXPECT_THAT(values_of({"serve", "--temp", "0", "--repeat-last-n", "3"}, "--override-generation-config"),
+              ElementsAre(R"({"temperature":0,"repeat_last_n":3,"repetition_penalty":1.5})"));
+  const Variable ours("SLUICE_OVERRIDE_GENERATION_CONFIG", R"({"top_k":1})");
+  EXPECT_THAT(values_of({"serve"}, "--override-generation-config"), ElementsAre(R"({"top_k":1})"));
+}
+
+TEST(Arguments, VariablesOfLlamaServerAreRefusedByName) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"LLAMA_ARG_N_GPU_LAYERS", "20", "LLAMA_ARG_N_GPU_LAYERS: '20' is not supported"},
+      {"LLAMA_ARG_MLOCK", "1", "LLAMA_ARG_MLOCK: not supported: run the server"},
+      {"LLAMA_ARG_N_PARALLEL", "many", "LLAMA_ARG_N_PARALLEL: many is not a whole number"},
+      {"LLAMA_ARG_JINJA", "perhaps", "LLAMA_ARG_JINJA: 'perhaps' is not a value of a flag"},
+      {"LLAMA_ARG_NO_CONT_BATCHING", "0", "LLAMA_ARG_NO_CONT_BATCHING: not supported"},
+      {"LLAMA_ARG_HOST", "a.sock", "LLAMA_ARG_HOST: 'a.sock' is not supported"},
+      {"LLAMA_API_KEY", "one,two", "LLAMA_API_KEY: has a comma"}};
+  for (const auto& row : cases) {
+    const Variable variable(row[0], row[1]);
+    EXPECT_THAT(error_of({"serve"}), HasSubstr(row[2]));
+  }
+  const Variable layers("LLAMA_ARG_N_GPU_LAYERS", "20");
+  EXPECT_EQ(error_of({"serve", "-ngl", "99"}), "");
+  EXPECT_EQ(error_of({"inspect"}), "");
 }
 
 TEST(Arguments, SecretsAndVariables) {
@@ -208,6 +456,7 @@ TEST(Arguments, SecretsAndVariables) {
   const CommandLine line = program.parse({"serve", "m", "--api-key", "one,1", "two", "--hf-token", "hf_x",
                                           "--download-dir", "/models", "--api_key=three"});
   EXPECT_THAT(line.secrets, ElementsAre("one,1", "two", "hf_x", "three"));
+  EXPECT_THAT(line.notes, ElementsAre(HasSubstr("the comma is a part of the key")));
   EXPECT_THAT(program.values("--api-key"), ElementsAre("one,1", "two", "three"));
   EXPECT_THAT(line.environment, Contains(std::pair<std::string, std::string>("HF_TOKEN", "hf_x")));
   EXPECT_THAT(line.environment, Contains(std::pair<std::string, std::string>("HF_HUB_CACHE", "/models")));
@@ -338,6 +587,7 @@ TEST(Arguments, IntegersTakeUnits) {
 }
 
 std::string sample_value(const ForeignOption& row) {
+  if (row.name == "device") return row.expand != nullptr ? "none" : "cpu";
   const std::map<std::string_view, std::string> samples = {
       {"shutdown-timeout", "1"},     {"lora-modules", "a=b"},
       {"lora-dtype", "bfloat16"},    {"dtype", "half"},
@@ -347,7 +597,13 @@ std::string sample_value(const ForeignOption& row) {
       {"kv-cache-dtype", "fp8"},     {"runner", "generate"},
       {"convert", "embed"},          {"task", "embed"},
       {"config", "/dev/null"},       {"gpu-memory-utilization", "0.5"},
-      {"scheduling-policy", "fcfs"}, {"device", "cpu"}};
+      {"scheduling-policy", "fcfs"}, {"numa", "distribute"},
+      {"gpu-layers", "0"},           {"threads-batch", "-1"},
+      {"split-mode", "none"},        {"load-mode", "mmap"},
+      {"cors-origins", "*"},         {"reasoning", "on"},
+      {"chat-template", "{{ 1 }}"},  {"chat-template-file", "{{ 1 }}"},
+      {"reasoning-format", "none"},  {"adaptive-decay", "0.5"},
+  };
   if (row.takes == ForeignOption::Takes::kJson) return R"({"a": 1})";
   const auto found = samples.find(row.name);
   return found != samples.end() ? found->second : "1";
@@ -374,29 +630,38 @@ void check_row(const ForeignOption& row, const std::string& word) {
     EXPECT_THAT(line.words, ElementsAre("serve"));
   } else if (row.to == "model") {
     EXPECT_EQ(program.values("model").size(), 1u);
+  } else if (row.to == "offline") {
+    EXPECT_EQ(line.environment.size(), 1u);
   } else if (row.to == "hf-token" || row.to == "download-dir") {
     EXPECT_EQ(line.environment.size(), value == "1" ? 1u : 0u);
   } else if (row.to != "config") {
-    EXPECT_EQ(program.values("--" + std::string(row.to.substr(0, row.to.find('=')))).size(), 1u);
+    EXPECT_EQ(program.values("--" + std::string(row.to.substr(0, row.to.find_first_of("=.")))).size(), 1u);
   }
 }
 
 void check_table(std::span<const ForeignOption> rows) {
   std::set<std::string_view> names;
+  std::set<std::string> aliases;
   for (const ForeignOption& row : rows) {
     EXPECT_TRUE(names.insert(row.name).second) << row.name;
     EXPECT_EQ(row.kind == ForeignOption::Kind::kWorks, !row.to.empty()) << row.name;
     EXPECT_TRUE(row.kind == ForeignOption::Kind::kWorks || !row.text.empty()) << row.name;
     const std::string word = "--" + std::string(row.name);
     if (find_foreign(word) == &row) check_row(row, word);
+    EXPECT_TRUE(row.kind == ForeignOption::Kind::kWorks || row.difference.empty()) << row.name;
     std::string_view rest = row.aliases;
     while (!rest.empty()) {
       const size_t space = std::min(rest.find(' '), rest.size());
       const std::string alias(rest.substr(0, space));
-      if (row.takes != ForeignOption::Takes::kFlag || row.neutral != "on") check_row(row, alias);
+      const bool flag_for_off = row.takes == ForeignOption::Takes::kFlag && row.neutral == "on";
+      if (alias[0] == '-' && !flag_for_off) check_row(row, alias);
+      if (alias[0] == '!') {
+        EXPECT_EQ(find_negated(alias.substr(1)), &row);
+      }
+      EXPECT_TRUE(aliases.insert(alias).second) << alias;
       rest.remove_prefix(std::min(space + 1, rest.size()));
     }
-    for (const std::string neutral : {"1", "0", "auto", "off"}) {
+    for (const std::string neutral : {"1", "0", "-1", "auto", "none", "off"}) {
       if (row.kind != ForeignOption::Kind::kRefused || !is_neutral(row, neutral) || find_foreign(word) != &row)
         continue;
       const bool flag = row.takes == ForeignOption::Takes::kFlag;

@@ -29,6 +29,9 @@ def run(*arguments, env=None, **options):
         (["serve", MODEL, "--quantization", "awq", "--port", "0"], "the checkpoint's method is none"),
         (["serve", MODEL, "--override-generation-config", '{"a": 1}', "--port", "0"], "unknown key 'a'"),
         (["serve", MODEL, "--ssl-certfile", "x"], "need each other"),
+        (["serve", MODEL, "-ngl", "20"], "-ngl: '20' is not supported (expected all, auto or at least 99"),
+        (["serve", MODEL, "--temp", "3"], "--temp: expected a number of at least 0 and at most 2, but got 3"),
+        (["serve", MODEL, "--model-draft", "x"], "--model-draft x: not supported: leave the option out"),
         (["serve", MODEL, "--dtype", "int3"], "--dtype: int3 not in"),
         (["pull"], "model is required"),
     ],
@@ -94,6 +97,27 @@ def test_vllm_command_line(tmp_path):
             for seed in range(4)
         }
         assert len(answers) == 1
+
+
+def test_llama_server_command_line():
+    arguments = ["-c", "512", "-np", "2", "-ngl", "0", "-t", "2", "-tb", "2", "-ctk", "f32", "-ctv", "f32", "-fa", "on",
+                 "--temp", "0", "--top-k", "40", "--top-p", "0.9", "--repeat-penalty", "1.1", "-n", "7", "--jinja", "-a",
+                 "one,two", "--no-webui", "--reasoning-format", "none", "--no-context-shift", "-to", "60"]  # fmt: skip
+    env = {"LLAMA_ARG_MIN_P": "0.05", "LLAMA_ARG_CTX_SIZE": "64", "LLAMA_ARG_FLASH_ATTN": "1"}
+    with Server(*arguments, env=env) as server:
+        models = {model.id: model for model in server.client().models.list().data}
+        assert set(models) == {"one", "two"} and models["one"].max_model_len == 512
+        defaults = httpx.get(server.url + "/props").json()["default_generation_settings"]["params"]
+        expected = {"temperature": 0, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "repeat_penalty": 1.1,
+                    "repeat_last_n": 64, "n_predict": 7}  # fmt: skip
+        assert {name: defaults[name] for name in expected} == expected
+        answer = httpx.post(server.url + "/completion", json={"prompt": "Once", "ignore_eos": True}).json()
+        assert answer["tokens_predicted"] == 7
+        message = [{"role": "user", "content": "Tell me a long story."}]
+        chat = server.client().chat.completions.create(model="two", messages=message, extra_body={"ignore_eos": True})
+        assert chat.usage.completion_tokens == 7
+        notes = [line for line in server.lines if "top-p" in line or "FLASH" in line or "MIN_P" in line]
+        assert len(notes) == 3 and not any("CTX_SIZE" in line for line in server.lines)
 
 
 def test_model_of_a_file(tmp_path):
