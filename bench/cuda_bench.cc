@@ -19,7 +19,7 @@ namespace {
 // plain; quantized (fp8: only 8-bit floats; fp4: only NVFP4 and NF4);
 // attention (attention8: over 8-bit caches; decode8, prefill8: its parts for 8-bit floats; latent: over latent caches);
 // heads; steps (whole: of whole models); rows; sampling;
-// ranks: between two GPUs, or two processes on one;
+// ranks: between two GPUs, or two processes on one; transfers: of the KV cache to pinned memory and back;
 // tiles, experts: many rows (experts4, experts8, experts16: only MXFP4, 8-bit floats, bf16).
 int run(const std::vector<std::string_view>& parts) {
   if (device_count() == 0) {
@@ -31,6 +31,7 @@ int run(const std::vector<std::string_view>& parts) {
   };
   if (!parts.empty() && wanted("other-rank")) return run_other_rank(), 0;
   if (!parts.empty() && wanted("ranks")) bench_ranks();
+  if (!parts.empty() && wanted("transfers")) bench_transfers();
   bench_queue().reserve_workspace(size_t{1} << 30);
   if (parts.empty()) bench_copy();
   if (wanted("plain")) bench_plain_matmuls();

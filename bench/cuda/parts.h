@@ -43,6 +43,9 @@ void bench_steps();
 void bench_whole_steps();
 void bench_step_of_32();
 
+// transfers.cc: blocks of the KV cache to pinned memory and back.
+void bench_transfers();
+
 // ranks.cc: sums over two ranks. The second one is a process of this program that calls run_other_rank().
 void bench_ranks();
 void run_other_rank();

@@ -48,6 +48,11 @@ struct EngineOptions {
   // 0: a quarter of a host's free memory, or the rest of a GPU's memory; in both cases at most what max_num_seqs full
   // contexts need.
   int64_t kv_cache_memory_bytes = 0;
+  // Rows of the prefix cache that are also kept in host memory, and in a file that the next run finds
+  // (docs/kv-tiers.md).
+  int64_t kv_host_memory_bytes = 0;  // 0: none; 1 GiB with kv_disk
+  std::string kv_disk{};             // folder of the file; empty: none
+  int64_t kv_disk_bytes = 0;         // size of the file; 0: 16 GiB
   double kv_cache_share = 1;  // part of that default which is taken: models that share a machine have less; no flag
   double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
   bool enable_prefix_caching = true;
@@ -164,6 +169,11 @@ void visit(V&& v, EngineOptions& o) {
   v("block-size", o.block_size, "tokens per block of the KV cache", {"8", "16", "32", "64"});
   v("kv-cache-memory-bytes", o.kv_cache_memory_bytes,
     "size of the KV cache (0: a quarter of the host's free memory, or the rest of the GPU's)");
+  v("kv-host-memory-bytes", o.kv_host_memory_bytes,
+    "host memory that also keeps the prefix cache's keys and values (0: none, or 1 GiB with --kv-disk; kv-tiers.md)");
+  v("kv-disk", o.kv_disk,
+    "folder of a file that also keeps the prefix cache's keys and values; the next start finds them (kv-tiers.md)");
+  v("kv-disk-bytes", o.kv_disk_bytes, "size of that file (0: 16 GiB)");
   v("gpu-memory-utilization", o.gpu_memory_utilization,
     "fraction of the GPU's memory that may be used, including other processes' use");
   v("enable-prefix-caching", o.enable_prefix_caching, "reuse KV-cache blocks of equal prompt prefixes");
@@ -257,6 +267,8 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("max-num-queued-reqs", o.max_num_queued_reqs, 0, kInt);
   v("max-num-queued-tokens", o.max_num_queued_tokens, 0, kBytes);
   v("kv-cache-memory-bytes", o.kv_cache_memory_bytes, 0, kBytes);
+  v("kv-host-memory-bytes", o.kv_host_memory_bytes, 0, kBytes);
+  v("kv-disk-bytes", o.kv_disk_bytes, 0, kBytes);
   v("max-loras", o.max_loras, 1, 4096);
   v("max-cpu-loras", o.max_cpu_loras, 0, kInt);
   v("max-lora-rank", o.max_lora_rank, 1, 1024);

@@ -18,7 +18,7 @@ std::string_view bytes_of(const void* data, size_t size) { return {static_cast<c
 
 }  // namespace
 
-size_t BlockPool::BlockHasher::operator()(const BlockHash& hash) const {
+size_t BlockHasher::operator()(const BlockHash& hash) const {
   size_t value;
   std::memcpy(&value, hash.bytes.data(), sizeof value);
   return value;

@@ -43,6 +43,9 @@ struct BlockHash {
   Sha256 bytes{};
   bool operator==(const BlockHash&) const = default;
 };
+struct BlockHasher {
+  size_t operator()(const BlockHash& hash) const;
+};
 
 struct BlockPoolOptions {
   int blocks = 0;
@@ -127,10 +130,6 @@ class BlockPool {
     BlockId first_child = kNoBlock;  // of the cached blocks whose parent this is
     BlockId next_sibling = kNoBlock, last_sibling = kNoBlock;
   };
-  struct BlockHasher {
-    size_t operator()(const BlockHash& hash) const;
-  };
-
   std::span<BlockId> dependents(BlockId primary) {
     return std::span(dependents_).subspan(first_dependent(primary), dependents_each());
   }

@@ -57,18 +57,22 @@ std::string log_level(const std::string& value) {
   return value == "trace" ? "debug" : value == "critical" ? "error" : value;
 }
 
-std::string milliseconds(const std::string& value) {
+// `most` and the value are in the same unit, which has `scale` of ours.
+std::string scaled(const std::string& value, double most, double scale, std::string_view unit) {
   size_t end = 0;
-  double seconds = -1;
+  double number = -1;
   try {
-    seconds = std::stod(value, &end);
+    number = std::stod(value, &end);
   } catch (const std::exception&) {
   }
-  if (end != value.size() || !(seconds >= 0 && seconds <= 86'400)) {
-    throw UsageError(fmt::format("{} is out of range (expected 0 to 86400 seconds)", value));
+  if (end != value.size() || !(number >= 0 && number <= most)) {
+    throw UsageError(fmt::format("{} is out of range (expected 0 to {} {})", value, most, unit));
   }
-  return std::to_string(static_cast<int64_t>(seconds * 1000));
+  return std::to_string(static_cast<int64_t>(number * scale));
 }
+
+std::string milliseconds(const std::string& value) { return scaled(value, 86'400, 1000, "seconds"); }
+std::string gibibytes(const std::string& value) { return scaled(value, 1 << 20, 1 << 30, "GiB"); }
 
 // vLLM writes an adapter as name=folder or as {"name": ..., "path": ...}.
 std::string adapter(const std::string& value) {
@@ -326,8 +330,9 @@ constexpr ForeignOption kOptions[] = {
     {"mamba-backend", kValue, kNothing, "", kKernels},
     {"enable-mamba-cache-stochastic-rounding", kFlag, kRefused, "", kStates, "", "off"},
     {"mamba-cache-philox-rounds", kValue, kRefused, "", kStates, "", "0"},
-    {"kv-offloading-size", kValue, kRefused, "", "make the cache smaller with --kv-cache-dtype fp8"},
-    {"kv-offloading-backend", kValue, kRefused, "", "make the cache smaller with --kv-cache-dtype fp8"},
+    {"kv-offloading-size", kValue, kWorks, "kv-host-memory-bytes", "in GiB", "", "", gibibytes},
+    {"kv-offloading-backend", kValue, kRefused, "", "there is one way to keep keys and values in host memory", "",
+     "native"},
     {"use-v2-block-manager", kFlag, kNothing, "", "there is one manager of blocks"},
 
     // Images, audio and video

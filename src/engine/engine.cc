@@ -30,6 +30,7 @@
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
 #include "engine/ranks.h"
+#include "engine/row_mover.h"
 #include "engine/runner.h"
 #include "engine/sampling_texts.h"
 #include "engine/text_engine.h"
@@ -61,7 +62,8 @@ struct StopChoice {  // the front end found a stop string
   int index;
 };
 struct ForgetPrefixes {};
-using Command = std::variant<Submit, EndEarly, Cancel, StopChoice, ForgetPrefixes>;
+struct RowsMoved {};  // transfers of the mover are done
+using Command = std::variant<Submit, EndEarly, Cancel, StopChoice, ForgetPrefixes, RowsMoved>;
 
 class Inbox {
  public:
@@ -100,7 +102,7 @@ class Inbox {
   bool closed_ = false;
 };
 
-SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& loaded) {
+SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& loaded, const RowMover* mover) {
   const LoadPlan& plan = loaded.plan;
   SchedulerOptions s;
   s.adapter_slots = plan.adapters.slots;
@@ -123,6 +125,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& lo
   s.fingerprint = model_fingerprint(plan);
   s.seed = static_cast<uint64_t>(o.seed);
   s.eos_token_ids = plan.checkpoint->generation.eos_token_ids;
+  if (mover != nullptr) s.row_store = mover->store_options();
   return s;
 }
 
@@ -134,7 +137,9 @@ class EngineImpl final : public TextEngine {
   EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
       : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
         adapters_(loaded_, options.max_cpu_loras),
-        scheduler_options_(scheduler_options(options, loaded_)),
+        mover_(keeps_rows(options) ? std::make_unique<RowMover>(options, loaded_, [this] { inbox_.push(RowsMoved{}); })
+                                   : nullptr),
+        scheduler_options_(scheduler_options(options, loaded_, mover_.get())),
         scheduler_(scheduler_options_),
         runner_(loaded_),
         waits_(loaded_.plan.device->memory().host_accessible()),
@@ -151,6 +156,9 @@ class EngineImpl final : public TextEngine {
       const auto [name, folder] = parse_lora_module(module);
       adapters_.load(name, folder);
     }
+    if (mover_ != nullptr) {
+      for (const RowFile::Kept& kept : mover_->take_kept()) scheduler_.row_store().restore(kept.row, kept.slot);
+    }
     runner_.prepare();
     thread_ = std::thread([this] { run(); });
   }
@@ -160,6 +168,7 @@ class EngineImpl final : public TextEngine {
     constraints_.reset();  // its last results come before the inbox closes
     inbox_.close();
     thread_.join();
+    mover_.reset();  // its threads use the inbox
   }
 
   RequestId submit(Request request, EventSink sink) override {
@@ -292,7 +301,7 @@ class EngineImpl final : public TextEngine {
   void run() {
     try {
       while (!inbox_.closed()) {
-        const bool idle = apply(scheduler_.idle());
+        const bool idle = apply(scheduler_.idle() || waits_for_rows_);
         if (!idle) step();
       }
       if (in_flight_) commit_in_flight();
@@ -322,6 +331,7 @@ class EngineImpl final : public TextEngine {
       if (const auto* c = std::get_if<StopChoice>(&command)) scheduler_.finish(c->id, c->index);
       if (std::holds_alternative<ForgetPrefixes>(command)) scheduler_.reset_prefix_cache();
     }
+    if (mover_ != nullptr && !commands.empty()) move_rows();
     const bool idle = scheduler_.idle();
     if (!commands.empty()) frontend_.post(scheduler_.drain());
     if (idle) publish_gauges(0);
@@ -335,6 +345,8 @@ class EngineImpl final : public TextEngine {
     const int tokens = next.batch.size();
     Tensor logits;
     if (tokens > 0) logits = runner_.run(next.batch, in_flight_ ? sampler_.sampled() : Tensor());
+    if (mover_ != nullptr) move_rows();
+    waits_for_rows_ = tokens == 0 && !in_flight_ && scheduler_.awaits_transfers();
     if (in_flight_) commit_in_flight();
     if (tokens > 0) {
       const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks);
@@ -349,6 +361,12 @@ class EngineImpl final : public TextEngine {
       if (!scheduler_.idle()) return;  // the next step's launch comes first, then this step's events are published
     }
     publish(0);
+  }
+
+  // Takes note of rows that were moved, and has the mover move others.
+  void move_rows() {
+    for (const RowMover::Done& done : mover_->take_done()) scheduler_.finish_transfer(done.transfer, done.failed);
+    mover_->start(scheduler_.take_transfers());
   }
 
   void commit_in_flight() {
@@ -385,7 +403,8 @@ class EngineImpl final : public TextEngine {
                    .prefix_queries = blocks.query_tokens,
                    .prefix_hits = blocks.hit_tokens,
                    .preemptions = s.preemptions,
-                   .forced_tokens = s.forced_tokens},
+                   .forced_tokens = s.forced_tokens,
+                   .rows = mover_ != nullptr ? std::optional(scheduler_.row_store().stats()) : std::nullopt},
                   tokens);
   }
 
@@ -419,7 +438,15 @@ class EngineImpl final : public TextEngine {
       for (const auto& [id, request] : scheduler_.requests()) open.push_back(id);
       for (const RequestId id : open) scheduler_.cancel(id);
       frontend_.post(scheduler_.drain());
+      if (mover_ != nullptr) finish_moving();
     }
+  }
+
+  // Lets the mover write what it has to the file, for the next start.
+  void finish_moving() {
+    using std::chrono_literals::operator""s, std::chrono_literals::operator""ms;
+    const Clock::time_point limit = Clock::now() + 5s;
+    for (move_rows(); mover_->busy() && Clock::now() < limit; move_rows()) std::this_thread::sleep_for(1ms);
   }
 
   void refuse(const std::vector<Command>& commands) {
@@ -433,9 +460,11 @@ class EngineImpl final : public TextEngine {
   }
 
   AdapterTable adapters_;
+  std::unique_ptr<RowMover> mover_;  // null: rows of the prefix cache are kept nowhere else
   SchedulerOptions scheduler_options_;
   Scheduler scheduler_;
   Runner runner_;
+  bool waits_for_rows_ = false;               // nothing can run before rows are moved
   const bool waits_;                          // ops run on host memory and are done when they return
   std::unique_ptr<ThreadPool> mask_threads_;  // where the ops' threads are not the host's
   Sampler sampler_;

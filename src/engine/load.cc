@@ -18,6 +18,7 @@
 #include "base/registry.h"
 #include "engine/packed_cache.h"
 #include "engine/ranks.h"
+#include "engine/row_mover.h"
 #include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/size_limits.h"
 #include "nn/loading/stage.h"
@@ -379,6 +380,30 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
                                           options.block_size, plan.kv_dtype->name, plan.max_model_len)});
 }
 
+// Adds the memory plan's rows for what is kept of the prefix cache outside of the device's blocks.
+void plan_rows(const EngineOptions& options, LoadPlan& plan) {
+  const char* name = options.kv_disk.empty() ? "--kv-host-memory-bytes" : "--kv-disk";
+  if (!options.enable_prefix_caching) {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("{} needs --enable-prefix-caching", name));
+  }
+  if (!plan.shape.state.empty()) {
+    throw Error(
+        ErrorCode::kUnsupportedModel,
+        fmt::format("{} cannot be used with {}: the states of its recurrent layers are not kept", name, options.model));
+  }
+  const size_t bytes = host_row_bytes(options);
+  if (plan.device->memory().host_accessible()) {
+    plan.memory.rows.push_back({"kept rows", bytes, "keys and values of the prefix cache, outside of its blocks"});
+    return;
+  }
+  plan.memory.rows.push_back(
+      {"kept rows", 2 * kStagedRowBytes, "keys and values on their way to host memory and back"});
+  if (const size_t free = host_memory().available(); bytes > free) {
+    throw Error(ErrorCode::kOutOfMemory, fmt::format("{}: {} of host memory are wanted, but {} are available", name,
+                                                     format_bytes(bytes), format_bytes(free)));
+  }
+}
+
 // Refuses what ranks cannot do together yet.
 void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
   const auto refuse = [&](const std::string& option, std::string_view why) {
@@ -393,6 +418,8 @@ void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
   if (o.enable_lora) refuse("--enable-lora", "adapters are not divided between ranks");
   if (!o.lora_modules.empty()) refuse("--lora-modules", "adapters are not divided between ranks");
   if (!o.packed_cache.empty()) refuse("--packed-cache", "a file of packed weights holds a whole model");
+  if (o.kv_host_memory_bytes > 0) refuse("--kv-host-memory-bytes", "every rank has a part of the keys and values");
+  if (!o.kv_disk.empty()) refuse("--kv-disk", "every rank has a part of the keys and values");
   if (o.numa != "auto" && o.numa != "off") refuse("--numa " + o.numa, "every rank's memory is one part");
 }
 
@@ -414,6 +441,9 @@ void check_options(const EngineOptions& o) {
     throw Error(ErrorCode::kInvalidRequest, "--gpu-memory-utilization is out of range (expected above 0, at most 1)");
   }
   packed_file_check(o, {});  // throws for an unknown value
+  if (o.kv_disk_bytes > 0 && o.kv_disk.empty()) {
+    throw Error(ErrorCode::kInvalidRequest, "--kv-disk-bytes needs --kv-disk, the folder of the file");
+  }
   if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs must be at most 65536");
 }
 
@@ -564,12 +594,17 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
         {"adapters", sites->bytes(), fmt::format("{} of rank {} at most", plan.adapters.slots, plan.adapters.rank)});
   }
   if (plan.task != Task::kGenerate) {
+    if (keeps_rows(options)) {
+      throw Error(ErrorCode::kInvalidRequest,
+                  "--kv-host-memory-bytes and --kv-disk need a model that generates text: others keep no prefix cache");
+    }
     const size_t used = memory.total() + kHeadroom;
     size_t left = memory.available_bytes > used ? memory.available_bytes - used : 0;
     plan_states(options, plan, left);
     plan_whole_texts(options, plan, *model, context, left);
     return plan;
   }
+  if (keeps_rows(options)) plan_rows(options, plan);
   const int longest = options.max_model_len > 0 ? options.max_model_len : plan.shape.max_positions;
   const size_t step =
       step_bytes(*model, context, plan.step_tokens, plan.logit_rows) + workspace(plan, context, longest);

@@ -143,6 +143,27 @@ std::vector<MetricFamily> EngineMetrics::families() const {
   number(Type::kCounter, "vllm:corrupted_requests", "Requests that ended by a fault of the engine.",
          static_cast<double>(corrupted_));
 
+  if (gauges_.rows) {
+    const RowStoreStats& rows = *gauges_.rows;
+    MetricFamily kept{
+        "sluice:kv_rows", "Rows of the prefix cache that are kept outside of its blocks.", Type::kGauge, {}};
+    for (const auto& [where, count] : {std::pair{"host", rows.host_rows}, std::pair{"disk", rows.file_rows}}) {
+      auto with_place = labels;
+      with_place.emplace_back("where", where);
+      kept.samples.push_back({with_place, static_cast<double>(count), {}});
+    }
+    out.push_back(std::move(kept));
+    const auto count = [&](const char* name, const char* help, uint64_t value) {
+      number(Type::kCounter, name, help, static_cast<double>(value));
+    };
+    count("sluice:kv_rows_saved", "Rows that were copied to host memory.", rows.saved);
+    count("sluice:kv_rows_loaded", "Rows that were loaded from there.", rows.loaded);
+    count("sluice:kv_rows_written", "Rows that were written to the disk.", rows.written);
+    count("sluice:kv_rows_read", "Rows that were read from the disk.", rows.read);
+    count("sluice:kv_rows_not_saved", "Rows for which no memory was free of transfers.", rows.not_saved);
+    count("sluice:kv_rows_failed", "Rows that could not be moved, or were damaged on the disk.", rows.failed);
+  }
+
   MetricFamily success{"vllm:request_success", "Finished requests by reason.", Type::kCounter, {}};
   for (int i = 0; i < 4; ++i) {
     auto with_reason = labels;

@@ -5,9 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cache/row_store.h"
 #include "sluice/metrics.h"
 #include "sluice/request.h"
 
@@ -23,6 +25,7 @@ struct EngineGauges {
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t preemptions = 0;
   uint64_t forced_tokens = 0;
+  std::optional<RowStoreStats> rows{};  // if rows are kept outside of the device
 };
 
 // The times of one request's events.

@@ -104,6 +104,8 @@ class Device {
   virtual Memory& shared_memory() { return host_memory(); }  // for data that both ops and the host access in place
   virtual Memory& pinned_memory() { return host_memory(); }  // for the host's side of Queue::copy_async
   virtual std::unique_ptr<Queue> make_queue(ThreadPool& threads);
+  // A queue for ops::copy_rows and copies alone. It takes less memory.
+  virtual std::unique_ptr<Queue> make_copy_queue(ThreadPool& threads) { return make_queue(threads); }
   // Bytes of scratch memory that ops of steps up to `most` need besides their tensors; see Queue::reserve_workspace.
   virtual size_t workspace_bytes(const StepLimits& /*most*/) const { return 0; }
 

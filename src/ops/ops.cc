@@ -366,10 +366,15 @@ void lora_expand(Ctx& ctx, const LoraExpandArgs& args) {
   ctx.ops.lora_expand(ctx.queue, args);
 }
 
-void copy_rows(Ctx& ctx, Tensor x, Indices pairs) {
-  CHECK(x.dtype->block_size == 1 && pairs.size() % 2 == 0, "{} of {}", pairs.size(), x.dtype->name);
-  for (int32_t row : pairs) CHECK(row >= 0 && row < x.rows(), "row {} of {}", row, x.rows());
-  if (!pairs.empty()) ctx.ops.copy_rows(ctx.queue, x, pairs);
+void copy_rows(Ctx& ctx, Tensor to, Tensor from, Indices pairs) {
+  CHECK(to.dtype == from.dtype && to.dtype->block_size == 1, "{} to {}", from.dtype->name, to.dtype->name);
+  CHECK(to.row_elements() == from.row_elements(), "rows {} to {}", from.shape.str(), to.shape.str());
+  CHECK(pairs.size() % 2 == 0, "{} indices", pairs.size());
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const Tensor& x = i % 2 == 0 ? from : to;
+    CHECK(pairs[i] >= 0 && pairs[i] < x.rows(), "row {} of {}", pairs[i], x.rows());
+  }
+  if (!pairs.empty()) ctx.ops.copy_rows(ctx.queue, to, from, pairs);
 }
 
 void sample(Ctx& ctx, const SampleArgs& args) {

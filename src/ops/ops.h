@@ -409,7 +409,7 @@ struct OpTable {
   void (*delta_rule)(Queue&, const DeltaRuleArgs&) = nullptr;
   void (*gated_lru)(Queue&, const GatedLruArgs&) = nullptr;
   void (*gather_rows)(Queue&, Tensor out, Tensor x, Indices rows) = nullptr;
-  void (*copy_rows)(Queue&, Tensor x, Indices pairs) = nullptr;
+  void (*copy_rows)(Queue&, Tensor to, Tensor from, Indices pairs) = nullptr;
   void (*sample)(Queue&, const SampleArgs&) = nullptr;
   void (*feed_sampled)(Queue&, const FeedSampledArgs&) = nullptr;
   void (*pooling)(Queue&, const PoolingArgs&) = nullptr;
@@ -550,8 +550,10 @@ void delta_rule(Ctx&, const DeltaRuleArgs& args);
 void gated_lru(Ctx&, const GatedLruArgs& args);
 void gather_rows(Ctx&, Tensor out, Tensor x, Indices rows);
 void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // `rows` is an int32 tensor that an op wrote
-// x[pairs[1], ...] = x[pairs[0], ...], then x[pairs[3], ...] = x[pairs[2], ...], and so on; x is of a plain type.
-void copy_rows(Ctx&, Tensor x, Indices pairs);
+// to[pairs[1], ...] = from[pairs[0], ...], then to[pairs[3], ...] = from[pairs[2], ...], and so on. `to` and `from`
+// have the same plain type and rows of the same size. They are the same tensor, or do not overlap; no two pairs name
+// the same row of `to` then.
+void copy_rows(Ctx&, Tensor to, Tensor from, Indices pairs);
 void sample(Ctx&, const SampleArgs& args);
 void feed_sampled(Ctx&, const FeedSampledArgs& args);
 void pooling(Ctx&, const PoolingArgs& args);

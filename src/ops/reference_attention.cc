@@ -179,11 +179,15 @@ void attention(Queue& queue, const AttentionArgs& args) {
   }
 }
 
-void copy_rows(Queue&, Tensor x, Indices pairs) {
-  const auto bytes = static_cast<size_t>(x.row_elements()) * x.dtype->block_bytes,
-             stride = static_cast<size_t>(x.row_stride) * x.dtype->block_bytes;
+void copy_rows(Queue&, Tensor to, Tensor from, Indices pairs) {
+  const auto bytes_of = [](const Tensor& x, int64_t elements) {
+    return static_cast<size_t>(elements) * x.dtype->block_bytes;
+  };
+  const size_t bytes = bytes_of(to, to.row_elements());
   for (size_t i = 0; i < pairs.size(); i += 2) {
-    if (pairs[i] != pairs[i + 1]) std::memcpy(x.data + pairs[i + 1] * stride, x.data + pairs[i] * stride, bytes);
+    const std::byte* source = from.data + bytes_of(from, pairs[i] * from.row_stride);
+    std::byte* target = to.data + bytes_of(to, pairs[i + 1] * to.row_stride);
+    if (source != target) std::memcpy(target, source, bytes);
   }
 }
 

@@ -27,22 +27,22 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   // The last token is always computed, for its logits; so are prompt rows that are to be scored.
   int reusable = sequence.length() - 1;
   if (request.scores_prompt()) reusable = std::min(reusable, request.scored);
-  std::vector<BlockId> hits;  // primary blocks of cached rows
-  if (options_.prefix_caching) {
-    const int full_blocks = reusable / options_.block_size;
-    const std::string& salt = request.request.cache_salt;
-    memory.extend_hashes(pools_.blocks, salt, sequence.tokens, full_blocks);
-    hits = pools_.blocks.find(salt, std::span(memory.hashes).first(full_blocks), sequence.tokens);
-  }
+  const int full_blocks = options_.prefix_caching ? reusable / options_.block_size : 0;
+  const std::string& salt = request.request.cache_salt;
+  memory.extend_hashes(pools_.blocks, salt, sequence.tokens, full_blocks);
+  const auto hashes = std::span(memory.hashes).first(full_blocks);
+  std::vector<BlockId> hits = pools_.blocks.find(salt, hashes, sequence.tokens);  // primary blocks of cached rows
   const auto known = static_cast<int>(hits.size()) * options_.block_size;
-  hits.resize(pools_.usable_rows(hits));
+  hits.resize(pools_.usable_rows(hits, hashes), kNoBlock);  // what is kNoBlock is loaded
   const int computed = static_cast<int>(hits.size()) * options_.block_size;
   int missing = 0, idle_hits = 0;
   for (int group = 0; group < pools_.groups(); ++group) {
     const int first = std::min(pools_.first_kept(group, computed), static_cast<int>(hits.size()));
     for (const BlockId primary : std::span(hits).subspan(first)) {
+      const BlockId block = pools_.cached(primary, group);
+      if (block == kNoBlock) continue;
       --missing;
-      if (pools_.blocks.holders(pools_.blocks.in_row(primary, group)) == 0) ++idle_hits;
+      if (pools_.blocks.holders(block) == 0) ++idle_hits;
     }
     missing += std::min(
         peak_blocks(sequence.length(), options_.block_size, options_.groups[group], options_.max_num_batched_tokens),
@@ -66,14 +66,61 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   start_running(sequence);
   reserved_slots_ += slots - 1;
   memory.start(pools_, hits);
-  if (!request.admitted) {
+  const bool first = !request.admitted;
+  if (first) {
     request.admitted = true;
     sequence.admitted_at = options_.clock();
     sequence.cached_tokens = sequence.computed;
     queue_limit_.leave(request.request.n, request.prompt_length());
     if (options_.prefix_caching) pools_.blocks.count_query(request.prompt_length(), sequence.cached_tokens);
   }
+  if (const uint64_t load = memory.load(pools_); load != 0) {
+    begin_load(sequence, load, first);
+    return true;
+  }
+  if (pools_.store.enabled()) {
+    for (size_t row = hits.size(); row-- > 0;) pools_.store.touch(memory.hashes[row]);
+  }
   return schedule(builder, sequence);
+}
+
+// Until the load ends, the sequence is like one whose step is in flight.
+void Scheduler::begin_load(Sequence& sequence, uint64_t load, bool first) {
+  loads_[load] = {.sequence = &sequence, .first = first};
+  ++sequence.in_flight;
+  sequence.awaits_host = true;
+}
+
+void Scheduler::finish_transfer(uint64_t transfer, std::span<const int> failed) {
+  pools_.finish_transfer(transfer, failed);
+  finish_loads();
+}
+
+// A sequence whose load failed begins at its first token.
+void Scheduler::finish_loads() {
+  for (const RowStore::Load& load : pools_.store.take_loads()) {
+    const auto [sequence, first] = loads_.extract(load.number).mapped();
+    --sequence->in_flight;
+    sequence->awaits_host = false;
+    sequence->blocks_stable_until = 0;
+    if (sequence->state == SequenceState::kEnded) {
+      sequence->memory.release(pools_);
+    } else if (load.failed) {
+      sequence->memory.release(pools_);
+      sequence->memory.start(pools_, {});
+      sequence->computed = 0;
+      if (first) sequence->cached_tokens = 0;
+    } else {
+      commit_blocks(*sequence);
+    }
+  }
+  erase_ended();
+}
+
+void Scheduler::reset_prefix_cache() {
+  pools_.blocks.reset_prefix_cache();
+  pools_.store.clear();
+  finish_loads();
 }
 
 // Blocks that running sequences still need for the tokens they have.

@@ -37,7 +37,7 @@ void Scheduler::commit(ScheduledBatch step, std::span<StepResult> results) {
   bad_logits_ = false;
   for (size_t i = 0; i < results.size(); ++i) commit_part(step.parts[i], results[i], step.number);
   erase_ended();
-  if (bad_logits_) pools_.blocks.reset_prefix_cache();
+  if (bad_logits_) reset_prefix_cache();
   spare_ = std::move(step);
 }
 

@@ -7,6 +7,14 @@
 #include "base/check.h"
 
 namespace sluice {
+namespace {
+
+// The store compares hashes only, so that they must be whole.
+bool keeps_rows(const SchedulerOptions& options) {
+  return options.prefix_caching && options.state_slots == 0 && options.hash_bits == 256;
+}
+
+}  // namespace
 
 MemoryPools::MemoryPools(const SchedulerOptions& scheduler_options)
     : options(scheduler_options),
@@ -16,7 +24,8 @@ MemoryPools::MemoryPools(const SchedulerOptions& scheduler_options)
               .groups = static_cast<int>(options.groups.size()),
               .fingerprint = options.fingerprint,
               .hash_bits = options.hash_bits,
-              .on_forget = [this](BlockId block) { states.forget(block); }}) {}
+              .on_forget = [this](BlockId block) { states.forget(block); }}),
+      store(keeps_rows(options) ? options.row_store : RowStoreOptions{}) {}
 
 int MemoryPools::first_kept(int group, int computed) const {
   const int window = options.groups[group].window;
@@ -25,14 +34,18 @@ int MemoryPools::first_kept(int group, int computed) const {
   return group == 0 ? std::max(0, first_seen - 1) : first_seen;
 }
 
-int MemoryPools::usable_rows(std::span<const BlockId> primaries) const {
+int MemoryPools::usable_rows(std::span<const BlockId> primaries, std::span<const BlockHash> hashes) const {
   std::vector<int> whole_from(options.groups.size(), 0);  // the first of the unbroken blocks of each group
+  const int found = static_cast<int>(primaries.size()),
+            most = store.enabled() ? static_cast<int>(hashes.size()) : found;
   int usable = 0;
-  for (int rows = 1; rows <= static_cast<int>(primaries.size()); ++rows) {
-    const BlockId primary = primaries[rows - 1];
+  for (int rows = 1; rows <= most; ++rows) {
+    const BlockId primary = rows <= found ? primaries[rows - 1] : kNoBlock;
+    const auto stored = [&] { return store.enabled() && store.has(hashes[rows - 1]); };
+    if (primary == kNoBlock && !stored()) break;
     bool complete = !recurrent() || states.has_snapshot(primary);
     for (int group = 0; group < groups(); ++group) {
-      if (blocks.in_row(primary, group) == kNoBlock) whole_from[group] = rows;
+      if (cached(primary, group) == kNoBlock && !stored()) whole_from[group] = rows;
       complete &= whole_from[group] <= first_kept(group, rows * options.block_size);
     }
     if (complete) usable = rows;
@@ -40,27 +53,68 @@ int MemoryPools::usable_rows(std::span<const BlockId> primaries) const {
   return usable;
 }
 
+// Rows of which a block slid out of its window before they were committed cannot be loaded whole: they are not saved.
+void MemoryPools::save(const BlockHash& hash, std::span<const BlockId> row) {
+  if (std::ranges::find(row, kNoBlock) != row.end() || !store.save(hash, row)) return;
+  blocks.share(row);
+}
+
+void MemoryPools::finish_transfer(uint64_t transfer, std::span<const int> failed) {
+  blocks.release(store.finish(transfer, failed));
+}
+
+int MemoryPools::only_saved() const {
+  int count = 0;
+  store.each_saving([&](BlockId block) { count += blocks.holders(block) == 1; });
+  return count;
+}
+
 void SequenceMemory::start(MemoryPools& pools, std::span<const BlockId> primaries) {
   const int rows = static_cast<int>(primaries.size());
   in_prefix_cache = rows;
   groups.resize(pools.options.groups.size());
+  std::vector<BlockId> found;
   for (int group = 0; group < pools.groups(); ++group) {
     SequenceBlocks& own = groups[group];
     own.slid_out = std::min(pools.first_kept(group, rows * pools.options.block_size), rows);
     own.blocks.assign(own.slid_out, kNoBlock);
     for (const BlockId primary : primaries.subspan(own.slid_out)) {
-      own.blocks.push_back(pools.blocks.in_row(primary, group));
+      own.blocks.push_back(pools.cached(primary, group));
+      if (own.blocks.back() != kNoBlock) found.push_back(own.blocks.back());
     }
-    pools.blocks.share(own.held());
   }
+  pools.blocks.share(found);
   // The rows before them were used just now, even if they are not needed.
-  const auto before = primaries.first(groups[0].slid_out);
+  std::vector<BlockId> before(primaries.begin(), primaries.begin() + groups[0].slid_out);
+  std::erase(before, kNoBlock);
   pools.blocks.share(before);
   pools.blocks.release(before);
   if (!pools.recurrent()) return;
   const StateSlot snapshot = primaries.empty() ? kNoState : pools.states.use_snapshot(primaries.back());
   state_slot = pools.states.take();
   if (snapshot != kNoState) pools.state_copies.push_back({.from = snapshot, .to = state_slot});
+}
+
+uint64_t SequenceMemory::load(MemoryPools& pools) {
+  std::vector<BlockHash> wanted;
+  std::vector<BlockId*> missing;  // [wanted, groups]; null: found
+  for (int row = 0; row < rows(); ++row) {
+    const auto lacks = [row](const SequenceBlocks& own) { return row >= own.slid_out && own.blocks[row] == kNoBlock; };
+    if (std::ranges::none_of(groups, lacks)) continue;
+    if (wanted.empty()) in_prefix_cache = row;
+    wanted.push_back(hashes[row]);
+    for (SequenceBlocks& own : groups) missing.push_back(lacks(own) ? &own.blocks[row] : nullptr);
+  }
+  if (wanted.empty()) return 0;
+  const auto count = std::ranges::count_if(missing, [](const BlockId* place) { return place != nullptr; });
+  const std::vector<BlockId> taken = pools.blocks.take(static_cast<int>(count)).value();
+  auto next = taken.begin();
+  std::vector<BlockId> into;
+  for (BlockId* place : missing) {
+    if (place != nullptr) *place = *next++;
+    into.push_back(place != nullptr ? *place : kNoBlock);
+  }
+  return pools.store.load(wanted, into);
 }
 
 void SequenceMemory::release(MemoryPools& pools) {
@@ -164,6 +218,7 @@ bool SequenceMemory::commit_to_cache(MemoryPools& pools, const std::string& salt
     pool.commit_to_cache(row, parent, salt, hash, own);
     for (size_t group = 0; group < row.size(); ++group) groups[group].blocks[i] = row[group];
     if (!pool.in_prefix_cache(row[0])) break;
+    pools.save(hash, row);
   }
   return true;
 }

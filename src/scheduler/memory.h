@@ -7,6 +7,7 @@
 
 #include "batch/batch.h"
 #include "cache/block_pool.h"
+#include "cache/row_store.h"
 #include "cache/state_pool.h"
 #include "scheduler/options.h"
 
@@ -19,6 +20,7 @@ struct MemoryPools {
   const SchedulerOptions& options;
   StatePool states;
   BlockPool blocks;
+  RowStore store;
   std::vector<StateCopy> state_copies;  // done before the next step
   std::vector<BlockId> row;             // scratch: blocks that are being committed to the prefix cache
 
@@ -27,9 +29,20 @@ struct MemoryPools {
   int blocks_for(int tokens) const { return (tokens + options.block_size - 1) / options.block_size; }
   // The first block of a group that a sequence with `computed` tokens keeps.
   int first_kept(int group, int computed) const;
-  // How many of the leading cached rows a sequence can go on from. For every group the blocks that the next token sees
-  // must be there, and for recurrent layers a state. Rows are given by their primary blocks.
-  int usable_rows(std::span<const BlockId> primaries) const;
+  // The block of a group in a row of the prefix cache, which is given by its primary block; kNoBlock if there is none.
+  BlockId cached(BlockId primary, int group) const {
+    return primary == kNoBlock ? kNoBlock : blocks.in_row(primary, group);
+  }
+  // How many leading rows a sequence can go on from. For every group the blocks that the next token sees must be there
+  // or in the store, and for recurrent layers a state. `hashes` are those of the sequence's full blocks, `primaries`
+  // the primary blocks of its leading rows in the prefix cache.
+  int usable_rows(std::span<const BlockId> primaries, std::span<const BlockHash> hashes) const;
+  // Has the store save a row of the prefix cache. Its blocks are held until finish_transfer().
+  void save(const BlockHash& hash, std::span<const BlockId> row);
+  // See RowStore::finish.
+  void finish_transfer(uint64_t transfer, std::span<const int> failed);
+  // Blocks that nobody holds but the store, which saves them. They are soon available.
+  int only_saved() const;
 };
 
 // The blocks of a sequence for one group of layers.
@@ -43,7 +56,7 @@ struct SequenceBlocks {
 // The memory of one sequence. While it waits it holds nothing.
 struct SequenceMemory {
   std::vector<SequenceBlocks> groups;  // [groups], equally many blocks in each; empty while the sequence waits
-  int in_prefix_cache = 0;             // leading blocks that were found in the cache or committed to it
+  int in_prefix_cache = 0;             // leading rows that were found in the cache or committed to it
   std::vector<BlockHash> hashes;       // of leading full blocks, as far as they were looked for in the cache
   // With recurrent layers:
   StateSlot state_slot = kNoState;  // while running
@@ -53,8 +66,12 @@ struct SequenceMemory {
   // Blocks of each group, those that slid out included.
   int rows() const { return groups.empty() ? 0 : static_cast<int>(groups[0].blocks.size()); }
 
-  // Begins to hold memory: the cached rows (given by their primary blocks) that the next token sees, and a state slot.
+  // Begins to hold memory: what the next token sees of the leading rows, and a state slot. The rows are given by their
+  // primary blocks. Where one is not in the prefix cache, or lacks a block, there is kNoBlock until load().
   void start(MemoryPools& pools, std::span<const BlockId> primaries);
+  // Has the store load the blocks that start() did not find, into new blocks. Returns the number of the load; 0:
+  // nothing is to be loaded.
+  uint64_t load(MemoryPools& pools);
   // Gives everything back.
   void release(MemoryPools& pools);
   // The memory of another sequence with the same tokens: the same blocks, and a copy of the state.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "batch/batch.h"
+#include "cache/row_store.h"
 #include "scheduler/adapter_slots.h"
 #include "sluice/request.h"
 
@@ -42,6 +43,7 @@ struct SchedulerOptions {
   AdapterSlots::Place place_adapter{};  // for adapter_slots > 0
   DraftSource draft{};                  // empty: no speculation
   bool jump_ahead = true;               // see Jumps
+  RowStoreOptions row_store{};          // see Rows outside of the device; with recurrent layers none is kept
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
 };
 

@@ -255,6 +255,7 @@ int Scheduler::provide_blocks(BatchBuilder& builder, Sequence& sequence, int tok
     return rows * groups + static_cast<int>(shared.size());
   };
   while (missing() > pools_.blocks.available()) {
+    if (missing() <= pools_.blocks.available() + pools_.only_saved()) return 0;  // soon
     if (!preempt_behind(builder, sequence)) {
       const int spare = pools_.blocks.available() - static_cast<int>(shared.size());
       const int rows = owned + spare / groups;

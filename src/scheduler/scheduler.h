@@ -64,6 +64,10 @@
 // is a sequence that shares blocks with the others. A beam whose next tokens are known waits for the other beams. Where
 // these lack memory and nothing else can run, it gives up its own, and computes its text again when the search goes on.
 //
+// Rows outside of the device. With SchedulerOptions::row_store, rows of the prefix cache are also saved to host memory
+// and to a file (cache/row_store.h), and a waiting sequence is admitted with the rows that it finds there. It runs when
+// they are loaded; until then it counts as running, and others go on. Blocks that are being saved are held as long.
+//
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
 
@@ -160,7 +164,18 @@ class Scheduler {
   SchedulerStats stats() const;
   const BlockPool& block_pool() const { return pools_.blocks; }
   const StatePool& states() const { return pools_.states; }
-  void reset_prefix_cache() { pools_.blocks.reset_prefix_cache(); }
+  void reset_prefix_cache();  // also of what is kept outside of the device
+
+  // What is to be moved between the device's blocks and the store of rows. To be called after the runner was called for
+  // the last step. Values of rows that are saved are final once that has run, and blocks that are loaded may be written
+  // then.
+  std::vector<std::shared_ptr<const RowTransfer>> take_transfers() { return pools_.store.take_transfers(); }
+  // A transfer is done; `failed` are indices of rows that could not be moved.
+  void finish_transfer(uint64_t transfer, std::span<const int> failed = {});
+  // Whether sequences wait for transfers.
+  bool awaits_transfers() const { return !loads_.empty() || pools_.only_saved() > 0; }
+  RowStore& row_store() { return pools_.store; }
+  const RowStore& row_store() const { return pools_.store; }
   // Every request that has not ended, by id; for tests and inspection.
   const std::unordered_map<RequestId, std::unique_ptr<RequestState>>& requests() const { return requests_; }
 
@@ -185,6 +200,8 @@ class Scheduler {
   bool admit(BatchBuilder& builder, Sequence& sequence);
   int promised_blocks() const;
   void enqueue(Sequence& sequence);
+  void begin_load(Sequence& sequence, uint64_t load, bool first);
+  void finish_loads();
 
   // Taking results.
   void commit_part(const ScheduledBatch::Part& part, const StepResult& result, uint64_t step);
@@ -194,6 +211,12 @@ class Scheduler {
   void jump(Sequence& sequence, SequenceEvent& event);
   std::unique_ptr<Finish> finish_of(const Sequence& sequence) const;
   void commit_blocks(Sequence& sequence);
+
+  // A running sequence whose first rows are being loaded.
+  struct Loading {
+    Sequence* sequence = nullptr;
+    bool first = false;  // its request was admitted for the first time
+  };
 
   // Beam search (beams.cc).
   void begin_beams(RequestState& request, Sequence& trunk) const;
@@ -219,6 +242,7 @@ class Scheduler {
   std::unique_ptr<Policy> policy_;  // with the waiting sequences
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
   std::vector<SequenceEvent> events_;
+  std::unordered_map<uint64_t, Loading> loads_;
   ScheduledBatch spare_;             // the step that was committed last, for one like it or for its memory
   std::vector<TokenId> draft_;       // of the sequence that is being scheduled
   std::vector<TokenId> forced_;      // of the sequence whose result is being committed

@@ -22,7 +22,7 @@ namespace {
 using namespace testing;  // engine/collect.h
 
 // What an engine, or the way a request is run on it, may have.
-enum Place : unsigned { kAlone = 0, kReuse = 1, kPreempt = 2, kChunks = 4, kJump = 8, kCancel = 16 };
+enum Place : unsigned { kAlone = 0, kReuse = 1, kPreempt = 2, kChunks = 4, kJump = 8, kCancel = 16, kKept = 32 };
 
 constexpr const char* kSchema =
     R"({"type": "object", "additionalProperties": false, "required": ["city", "kind", "visits"], "properties": {
@@ -88,6 +88,7 @@ const Feature kFeatures[] = {
        r.sampling.temperature = 0.9, r.sampling.seed = 13, r.sampling.mirostat = 2, r.sampling.mirostat_tau = 3;
      }},
     {"beams", kAlone, [](Request& r) { r.beams = {.width = 4}; }},
+    {"kept_rows", kKept},
 };
 
 // Engines by what they have.
@@ -102,10 +103,11 @@ Engine& engine_for(unsigned place) {
   o.max_model_len = 256;
   o.kv_cache_memory_bytes = int64_t{16} << 20;
   o.lora_modules = {"pirate=" + demo_model() + "-lora-pirate"};
-  o.enable_prefix_caching = (place & kReuse) != 0;
+  o.enable_prefix_caching = (place & (kReuse | kKept)) != 0;
   o.jump_ahead = (place & kJump) != 0;
   if ((place & kChunks) != 0) o.max_num_batched_tokens = 8;
-  if ((place & kPreempt) != 0) o.kv_cache_memory_bytes = 640 * 2048;  // 640 tokens
+  if ((place & kKept) != 0) o.kv_host_memory_bytes = int64_t{16} << 20;
+  if ((place & (kPreempt | kKept)) != 0) o.kv_cache_memory_bytes = 640 * 2048;  // 640 tokens
   engine = Engine::load(o);
   return *engine;
 }
@@ -191,9 +193,24 @@ void expect_valid(const Request& request, const Engine& engine, const std::vecto
   }
 }
 
+// Has the engine compute the request's prompt, and then others that take its blocks.
+void keep_prompt(Engine& engine, const Request& request) {
+  run_alone(engine, request);
+  static std::mt19937 random(1);
+  for (int i = 0; i < 20; ++i) {
+    Request other = base_request(engine);
+    other.prompt.clear();
+    for (int token = 0; token < 60; ++token) other.prompt.push_back(static_cast<TokenId>(300 + random() % 1000));
+    other.sampling.max_tokens = 1;
+    run_alone(engine, other);
+  }
+}
+
 // Runs a request among others that take the cache's blocks from it, as far as the place has this.
 std::vector<Choice> run_in(unsigned place, const Request& request) {
   Engine& engine = engine_for(place);
+  if ((place & kKept) != 0) keep_prompt(engine, request);
+  const double loaded = (place & kKept) != 0 ? metric(engine, "sluice:kv_rows_loaded") : 0;
   if ((place & kReuse) != 0) run_alone(engine, request);
   Collector collector(engine);
   const double before = metric(engine, "vllm:num_preemptions");
@@ -216,8 +233,11 @@ std::vector<Choice> run_in(unsigned place, const Request& request) {
   if ((place & kPreempt) != 0) {
     EXPECT_GT(metric(engine, "vllm:num_preemptions"), before);
   }
-  if ((place & kReuse) != 0 && !request.sampling.prompt_logprobs) {
+  if ((place & (kReuse | kKept)) != 0 && !request.sampling.prompt_logprobs) {
     EXPECT_GT(answer[0].usage.cached_tokens, 0);
+  }
+  if ((place & kKept) != 0 && !request.sampling.prompt_logprobs) {
+    EXPECT_GT(metric(engine, "sluice:kv_rows_loaded"), loaded);
   }
   return answer;
 }

@@ -207,13 +207,33 @@ TEST_P(ElementwiseTest, CopyRowsInOrder) {
         Owned x(type, {5, columns}, gap), expected(type, {5, columns}, gap);
         x.fill(random);
         std::memcpy(expected->data, x->data, x.bytes());
-        copy_rows(device.ctx, x, pairs);
+        copy_rows(device.ctx, x, x, pairs);
         const size_t stride = static_cast<size_t>(columns + gap) * type->block_bytes;
         for (size_t i = 0; i < pairs.size(); i += 2) {
           std::memmove(expected->data + pairs[i + 1] * stride, expected->data + pairs[i] * stride,
                        static_cast<size_t>(columns) * type->block_bytes);
         }
         EXPECT_EQ(std::memcmp(x->data, expected->data, x.bytes()), 0) << type->name << " " << columns << "+" << gap;
+      }
+    }
+  }
+}
+
+// From one tensor to another, as many rows as there are pairs.
+TEST_P(ElementwiseTest, CopyRowsToAnother) {
+  for (DType type : {&kFloat32, &kBFloat16, &kFloat8E4M3}) {
+    for (int columns : {1, 8, 131, 512}) {
+      for (int gap : {0, 5}) {
+        Owned from(type, {9, columns}, gap), to(type, {7, columns}, 0), expected(type, {7, columns}, 0);
+        from.fill(random);
+        const std::vector<int32_t> pairs = {8, 0, 0, 6, 3, 3, 3, 1};
+        copy_rows(device.ctx, to, from, pairs);
+        const size_t bytes = static_cast<size_t>(columns) * type->block_bytes;
+        const size_t stride = static_cast<size_t>(columns + gap) * type->block_bytes;
+        for (size_t i = 0; i < pairs.size(); i += 2) {
+          std::memcpy(expected->data + pairs[i + 1] * bytes, from->data + pairs[i] * stride, bytes);
+        }
+        EXPECT_EQ(std::memcmp(to->data, expected->data, to.bytes()), 0) << type->name << " " << columns << "+" << gap;
       }
     }
   }

@@ -108,6 +108,11 @@ class FakeModel {
     return results;
   }
 
+  // What the cache holds in a block.
+  std::span<uint64_t> block(BlockId block) {
+    return std::span(cache_).subspan(static_cast<size_t>(block * block_size_), static_cast<size_t>(block_size_));
+  }
+
  private:
   // What a group's cache holds for a token after which the model's state is this.
   static uint64_t cached(int group, uint64_t state) { return group == 0 ? state : mix(state, group); }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "scheduler/fake_model.h"
+#include "scheduler/fake_mover.h"
 #include "scheduler/scheduler.h"
 
 namespace sluice {
@@ -46,7 +47,8 @@ class Simulation {
       : random_(seed),
         options_(make_options()),
         scheduler_(options_),
-        model_(options_.blocks, options_.block_size, vocab_, options_.state_slots, options_.groups) {}
+        model_(options_.blocks, options_.block_size, vocab_, options_.state_slots, options_.groups),
+        mover_(model_, [this] { return chance(move_fault_chance_); }) {}
 
   void run() {
     const int requests = uniform(5, 60);
@@ -54,6 +56,8 @@ class Simulation {
     cancel_chance_ = chance(50) ? uniform(0, 10) : 0;
     fault_chance_ = chance(20) ? uniform(1, 10) : 0;
     overlap_chance_ = chance(60) ? uniform(50, 100) : 0;
+    move_chance_ = uniform(5, 100);
+    move_fault_chance_ = chance(30) ? uniform(1, 30) : 0;
     int quiet_steps = 0, ends_seen = 0;
     while (added_ < requests || !scheduler_.idle()) {
       while (added_ < requests && chance(arrival_chance_)) add_request();
@@ -66,6 +70,7 @@ class Simulation {
       ends_seen = ends_;
       ASSERT_LT(quiet_steps, 20000);
     }
+    for (move_chance_ = 100; take_transfers(), !mover_.idle();) finish_transfers();
     check_idle();
   }
 
@@ -98,6 +103,10 @@ class Simulation {
     o.max_overtaken = uniform(0, 12);
     o.prefix_caching = chance(70);
     o.hash_bits = chance(70) ? 256 : uniform(1, 16);
+    if (chance(60)) {
+      o.row_store = {.host_slots = uniform(1, chance(50) ? 6 : 100), .rows_per_transfer = uniform(1, 5)};
+      if (chance(60)) o.row_store.file_slots = uniform(1, 100);
+    }
     o.max_queued_sequences = uniform(1, 20);
     o.max_queued_tokens = chance(50) ? 0 : uniform(1, 200);
     o.seed = random_();
@@ -177,11 +186,16 @@ class Simulation {
     ScheduledBatch step = scheduler_.next();
     drain();
     check_new(step);
-    if (step.batch.empty()) return commit_in_flight();
+    finish_transfers();
+    if (step.batch.empty()) {
+      take_transfers();
+      return commit_in_flight();
+    }
     if (chance(cancel_chance_)) cancel_something();  // while the step is in flight
     const std::vector<uint64_t> states =
         model_.forward(step, scheduler_.block_pool(), in_flight_ ? in_flight_->second : std::vector<SampleResult>());
     overlapped += in_flight_ && !step.batch.from_sample.empty();
+    take_transfers();
     commit_in_flight();
     std::vector<SampleResult> results = model_.sample(step, states);
     for (const auto& part : step.parts) dropped += part.samples > 0 && step.number <= part.sequence->dropped_until;
@@ -189,6 +203,14 @@ class Simulation {
     if (chance(cancel_chance_)) cancel_something();
     in_flight_.emplace(std::move(step), std::move(results));
     if (!chance(overlap_chance_)) commit_in_flight();
+  }
+
+  void take_transfers() { mover_.take(scheduler_.take_transfers()); }
+
+  void finish_transfers() {
+    for (size_t i = mover_.pending(); i-- > 0;) {
+      if (chance(move_chance_)) mover_.run(i, scheduler_);
+    }
   }
 
   void commit_in_flight() {
@@ -219,7 +241,8 @@ class Simulation {
     EXPECT_LE(batch.size(), options_.max_num_batched_tokens);  // I7
     EXPECT_LE(static_cast<int>(batch.sample_rows.size()), options_.max_logit_rows);
     EXPECT_LE(batch.sequences(), options_.max_num_seqs);
-    EXPECT_TRUE(scheduler_.idle() || in_flight_ || !batch.empty()) << "nothing runs although there is work";  // I11
+    EXPECT_TRUE(scheduler_.idle() || in_flight_ || scheduler_.awaits_transfers() || !batch.empty())
+        << "nothing runs although there is work";  // I11
     EXPECT_TRUE(in_flight_ || batch.from_sample.empty());
   }
 
@@ -385,7 +408,7 @@ class Simulation {
       const Tracked& t = tracked_.at(id);
       for (const auto& choice : state->choices) {
         if (!choice) continue;
-        EXPECT_LE(choice->in_flight, in_flight_ ? 1 : 0);
+        EXPECT_LE(choice->in_flight, in_flight_ || scheduler_.awaits_transfers() ? 1 : 0);
         if (choice->state != SequenceState::kEnded) {
           EXPECT_LE(choice->unknown, choice->in_flight * (1 + kMostDrafted));
           EXPECT_TRUE(choice->in_flight > 0 || !choice->awaits_host);
@@ -402,11 +425,11 @@ class Simulation {
     const BlockPool& pool = scheduler_.block_pool();
     const BlockPoolStats stats = pool.stats();
     EXPECT_EQ(stats.free + stats.cached + stats.used, options_.blocks);
-    EXPECT_EQ(stats.used, static_cast<int>(holders.size()));
-    for (BlockId block = 0; block < options_.blocks; ++block) {
-      const auto it = holders.find(block);
-      EXPECT_EQ(pool.holders(block), it == holders.end() ? 0 : static_cast<int>(it->second.size()));
-    }
+    std::vector<int> count(static_cast<size_t>(options_.blocks));
+    for (const auto& [block, sequences] : holders) count[block] += static_cast<int>(sequences.size());
+    scheduler_.row_store().each_saving([&](BlockId block) { ++count[block]; });
+    EXPECT_EQ(stats.used, std::ranges::count_if(count, [](int n) { return n > 0; }));
+    for (BlockId block = 0; block < options_.blocks; ++block) EXPECT_EQ(pool.holders(block), count[block]);
     for (const auto& [block, sequences] : holders) check_sharing(block, sequences);
     const SchedulerStats counts = scheduler_.stats();
     EXPECT_LE(counts.running, options_.max_num_seqs);
@@ -482,6 +505,8 @@ class Simulation {
     hits += scheduler_.block_pool().stats().hit_tokens;
     steps += scheduler_.stats().steps;
     forced += scheduler_.stats().forced_tokens;
+    const RowStoreStats rows = scheduler_.row_store().stats();
+    saved += rows.saved, written += rows.written, read += rows.read, failed += rows.failed;
   }
 
   std::mt19937_64 random_;
@@ -491,9 +516,11 @@ class Simulation {
   SchedulerOptions options_;
   Scheduler scheduler_;
   FakeModel model_;
+  FakeMover mover_;
   std::optional<std::pair<ScheduledBatch, std::vector<SampleResult>>> in_flight_;
   static constexpr int kMostDrafted = 7;
   int arrival_chance_ = 0, cancel_chance_ = 0, fault_chance_ = 0, overlap_chance_ = 0;
+  int move_chance_ = 0, move_fault_chance_ = 0;
   int added_ = 0;
   RequestId next_id_ = 0;
   uint64_t next_arrival_ = 0;
@@ -504,6 +531,7 @@ class Simulation {
   // Over all runs: they must be worth something.
   static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0, accepted = 0, rejected = 0;
   static inline uint64_t forced = 0, dropped = 0;
+  static inline uint64_t saved = 0, written = 0, read = 0, failed = 0;
 };
 
 TEST(Simulation, InvariantsHold) {
@@ -527,6 +555,14 @@ TEST(Simulation, InvariantsHold) {
       static_cast<int>(Simulation::preemptions), static_cast<int>(Simulation::hits),
       static_cast<int>(Simulation::accepted), static_cast<int>(Simulation::rejected),
       static_cast<int>(Simulation::forced), static_cast<int>(Simulation::dropped));
+  std::printf("%d rows saved, %d written, %d read, %d failed, %d blocks loaded\n", static_cast<int>(Simulation::saved),
+              static_cast<int>(Simulation::written), static_cast<int>(Simulation::read),
+              static_cast<int>(Simulation::failed), static_cast<int>(FakeMover::loaded));
+  EXPECT_GT(Simulation::saved, 500u);
+  EXPECT_GT(Simulation::written, 500u);
+  EXPECT_GT(Simulation::read, 20u);
+  EXPECT_GT(Simulation::failed, 100u);
+  EXPECT_GT(FakeMover::loaded, 100u);
   EXPECT_GT(Simulation::preemptions, 500u);
   EXPECT_GT(Simulation::hits, 500u);
   EXPECT_GT(Simulation::overlapped, 500u);

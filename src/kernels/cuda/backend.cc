@@ -115,8 +115,8 @@ void all_reduce_op(ops::Queue& queue, Communicator& ranks, Tensor out, Tensor x,
       [=, &peers](const Launch& l) { all_reduce(l, peers, out, x, accumulate); });
 }
 
-void copy_rows_op(ops::Queue& queue, Tensor x, Indices pairs) {
-  finish(queue, [&](const Launch& l) { copy_rows(l, x, on_device(queue, pairs), pairs.size() / 2); });
+void copy_rows_op(ops::Queue& queue, Tensor to, Tensor from, Indices pairs) {
+  finish(queue, [&](const Launch& l) { copy_rows(l, to, from, on_device(queue, pairs), pairs.size() / 2); });
 }
 
 void rope_store_op(ops::Queue& queue, const ops::RopeStoreArgs& given) {

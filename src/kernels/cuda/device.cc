@@ -114,6 +114,10 @@ Device::~Device() = default;
 
 std::unique_ptr<ops::Queue> Device::make_queue(ThreadPool& threads) { return std::make_unique<Queue>(*this, threads); }
 
+std::unique_ptr<ops::Queue> Device::make_copy_queue(ThreadPool& threads) {
+  return std::make_unique<Queue>(*this, threads, /*computes=*/false);
+}
+
 size_t Device::workspace_bytes(const ops::StepLimits& most) const {
   // Decode attention splits the keys of each sequence into chunks.
   const size_t attention =

@@ -24,6 +24,7 @@ class Device final : public ops::Device {
   Memory& shared_memory() override { return *shared_memory_; }  // once some is allocated, queues wait after every op
   Memory& pinned_memory() override { return *pinned_memory_; }
   std::unique_ptr<ops::Queue> make_queue(ThreadPool& threads) override;
+  std::unique_ptr<ops::Queue> make_copy_queue(ThreadPool& threads) override;
   size_t workspace_bytes(const ops::StepLimits& most) const override;
 
  private:

@@ -93,25 +93,40 @@ void gather_rows(const Launch& l, const Tensor& out, const Tensor& x, const int3
 
 namespace {
 
-// Each thread copies one element of a row through all pairs in order, so that later copies see earlier ones.
+// The copies of different rows are independent if `to` is not `from`. Otherwise each thread copies one element of a row
+// through all pairs in order, so that later copies see earlier ones.
 template <class T>
-void copy_elements(const Launch& l, const Tensor& x, const int32_t* pairs, size_t count) {
-  T* data = x.as<T>();
-  const int64_t stride = x.row_stride * x.dtype->block_bytes / static_cast<int64_t>(sizeof(T));
-  run(l, "copy_rows", 1, x.row_elements() * x.dtype->block_bytes / static_cast<int64_t>(sizeof(T)),
-      [=] __device__(int64_t, int64_t i) {
-        for (size_t pair = 0; pair < count; ++pair)
-          data[pairs[2 * pair + 1] * stride + i] = data[pairs[2 * pair] * stride + i];
-      });
+void copy_elements(const Launch& l, const Tensor& to, const Tensor& from, const int32_t* pairs, size_t count) {
+  const auto units = [](const Tensor& x, int64_t elements) {
+    return elements * x.dtype->block_bytes / static_cast<int64_t>(sizeof(T));
+  };
+  T* target = to.as<T>();
+  const T* source = from.as<const T>();
+  const int64_t to_stride = units(to, to.row_stride), from_stride = units(from, from.row_stride);
+  const int64_t width = units(to, to.row_elements());
+  if (to.data != from.data) {
+    return run(l, "copy_rows", static_cast<int64_t>(count), width, [=] __device__(int64_t pair, int64_t i) {
+      target[pairs[2 * pair + 1] * to_stride + i] = source[pairs[2 * pair] * from_stride + i];
+    });
+  }
+  run(l, "copy_rows", 1, width, [=] __device__(int64_t, int64_t i) {
+    for (size_t pair = 0; pair < count; ++pair)
+      target[pairs[2 * pair + 1] * to_stride + i] = target[pairs[2 * pair] * to_stride + i];
+  });
+}
+
+// Whether all rows begin at multiples of 16 bytes and are as long.
+bool copies_packs(const Tensor& x) {
+  const auto packs = [&](int64_t elements) { return elements * x.dtype->block_bytes % 16 == 0; };
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && packs(x.row_elements()) && packs(x.row_stride);
 }
 
 }  // namespace
 
-void copy_rows(const Launch& l, const Tensor& x, const int32_t* pairs, size_t count) {
-  const auto row = x.row_elements() * x.dtype->block_bytes, stride = x.row_stride * x.dtype->block_bytes;
-  const bool packs = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && row % 16 == 0 && stride % 16 == 0;
-  if (packs) return copy_elements<uint4>(l, x, pairs, count);
-  copy_elements<uint16_t>(l, x, pairs, count);
+void copy_rows(const Launch& l, const Tensor& to, const Tensor& from, const int32_t* pairs, size_t count) {
+  if (copies_packs(to) && copies_packs(from)) return copy_elements<uint4>(l, to, from, pairs, count);
+  if (to.row_elements() * to.dtype->block_bytes % 2 == 0) return copy_elements<uint16_t>(l, to, from, pairs, count);
+  copy_elements<uint8_t>(l, to, from, pairs, count);
 }
 
 void unary(const Launch& l, Tensor x, ops::Activation activation) {

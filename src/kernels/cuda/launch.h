@@ -75,7 +75,8 @@ void embed(const Launch&, const Tensor& out, const Tensor& table, const int32_t*
 // embed.cu: for tables in block formats that have panels (panels.h). Returns false and does nothing for other types.
 bool embed_blocks(const Launch&, const Tensor& out, const Tensor& table, const int32_t* ids);
 void gather_rows(const Launch&, const Tensor& out, const Tensor& x, const int32_t* rows);
-void copy_rows(const Launch&, const Tensor& x, const int32_t* pairs, size_t count);  // `count` pairs
+void copy_rows(const Launch&, const Tensor& to, const Tensor& from, const int32_t* pairs,
+               size_t count);  // `count` pairs
 // gated.cu; `out` has the types of rms_norm's, see ops::input_type
 void glu(const Launch&, const Tensor& out, const Tensor& gate_up, ops::Activation activation);
 // Adds the bias to each row; without `accumulate` sets each row to the bias.

@@ -35,7 +35,7 @@ void check_cuda(cudaError_t error, const char* what) {
 
 void check_launch(const char* kernel) { check_cuda(cudaGetLastError(), kernel); }
 
-Queue::Queue(Device& device, ThreadPool& threads) : ops::Queue(device, threads) {
+Queue::Queue(Device& device, ThreadPool& threads, bool computes) : ops::Queue(device, threads) {
   const int ordinal = device.ordinal();
   make_current(ordinal);
   launch_.device = ordinal;
@@ -49,11 +49,11 @@ Queue::Queue(Device& device, ThreadPool& threads) : ops::Queue(device, threads) 
   launch_.compute_capability = std::min(major * 10 + minor, most != nullptr ? std::atoi(most) : INT32_MAX);
   launch_.pdl = launch_.compute_capability >= 90;
   for (cudaEvent_t& event : events_) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event");
-  launch_.dense = make_dense_library();
+  if (computes) launch_.dense = make_dense_library();
   staged_ = allocate<int32_t>(kStagedIndices, "ring of indices");
   check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), kStagedIndices * sizeof(int32_t), cudaHostAllocDefault),
              "ring of indices");
-  reserve_workspace(kFirstWorkspace);
+  if (computes) reserve_workspace(kFirstWorkspace);
 }
 
 // Ignores errors: nobody waits for the stream's remaining work.

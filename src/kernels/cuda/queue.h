@@ -20,7 +20,8 @@ struct PeerMemory;
 
 class Queue final : public ops::Queue {
  public:
-  Queue(Device& device, ThreadPool& threads);
+  // `computes`: false for a queue that has neither a workspace nor a library for matmuls, see make_copy_queue.
+  Queue(Device& device, ThreadPool& threads, bool computes = true);
   ~Queue() override;
 
   void copy_async(void* to, const void* from, size_t bytes) override;

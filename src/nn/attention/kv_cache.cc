@@ -214,8 +214,43 @@ KvCache::KvCache(const KvLayout& layout, int blocks, Memory& memory)
 
 void KvCache::copy_blocks(ops::Ctx& c, const Indices& pairs) const {
   for (const Tensor& region : regions_) {
-    if (region.row_elements() > 0) ops::copy_rows(c, region, pairs);
+    if (region.row_elements() > 0) ops::copy_rows(c, region, region, pairs);
   }
+}
+
+namespace {
+
+// The regions' bytes of a block follow each other, each from a multiple of 16 on.
+size_t packed_bytes_of(const Tensor& region) { return (bytes_of(region.dtype, region.row_elements()) + 15) / 16 * 16; }
+
+// Calls f(region, the columns of `packed` that its bytes take).
+template <class F>
+void each_packed(const std::vector<Tensor>& regions, const Tensor& packed, size_t at, F&& f) {
+  for (const Tensor& region : regions) {
+    if (region.row_elements() == 0) continue;
+    Tensor columns(packed.data + at, region.dtype, {packed.rows(), region.row_elements()});
+    columns.row_stride = packed.row_stride / region.dtype->block_bytes;
+    f(region, columns);
+    at += packed_bytes_of(region);
+  }
+}
+
+}  // namespace
+
+size_t KvCache::packed_bytes() const {
+  size_t bytes = 0;
+  for (const Tensor& region : regions_) bytes += packed_bytes_of(region);
+  return bytes;
+}
+
+void KvCache::pack(ops::Ctx& c, const Tensor& packed, size_t at, const Indices& pairs) const {
+  each_packed(regions_, packed, at,
+              [&](const Tensor& region, const Tensor& columns) { ops::copy_rows(c, columns, region, pairs); });
+}
+
+void KvCache::unpack(ops::Ctx& c, const Tensor& packed, size_t at, const Indices& pairs) const {
+  each_packed(regions_, packed, at,
+              [&](const Tensor& region, const Tensor& columns) { ops::copy_rows(c, region, columns, pairs); });
 }
 
 }  // namespace sluice

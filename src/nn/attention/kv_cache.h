@@ -81,6 +81,14 @@ class KvCache {
   void copy_blocks(ops::Ctx& c,
                    const Indices& pairs) const;  // copies whole blocks of the pool; see ops::copy_rows
 
+  // Blocks as plain bytes, for copies outside of the device. `packed` is int8 [rows, bytes]; a block takes
+  // packed_bytes() of a row, from `at` on. Both are multiples of 16, and so is the row's size.
+  size_t packed_bytes() const;
+  // Row pairs[1] = block pairs[0], row pairs[3] = block pairs[2], and so on.
+  void pack(ops::Ctx& c, const Tensor& packed, size_t at, const Indices& pairs) const;
+  // Block pairs[1] = row pairs[0], and so on.
+  void unpack(ops::Ctx& c, const Tensor& packed, size_t at, const Indices& pairs) const;
+
  private:
   Buffer memory_;
   // [blocks, elements] each: the keys of every place, the values of every place, all scales

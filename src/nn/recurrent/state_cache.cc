@@ -28,7 +28,7 @@ StateCache::StateCache(const std::vector<int64_t>& layers, int slots, Memory& me
 }
 
 void StateCache::copy_slots(ops::Ctx& c, const Indices& pairs) const {
-  if (all_.row_stride > 0) ops::copy_rows(c, all_, pairs);
+  if (all_.row_stride > 0) ops::copy_rows(c, all_, all_, pairs);
 }
 
 }  // namespace sluice

@@ -1,0 +1,275 @@
+// See row_mover.h.
+#include "engine/row_mover.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "engine/fingerprint.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kHostBytesBesidesFile = size_t{1} << 30;  // default
+constexpr int64_t kFileBytes = int64_t{16} << 30;          // default
+constexpr int kFileThreads = 4;
+// Transfers on host memory are as small as this, so that they share the memory's bandwidth with steps in turns.
+constexpr size_t kHostTransferBytes = size_t{8} << 20;
+
+// What values in a file depend on besides the hashes of their rows.
+std::string identity_of(const LoadPlan& plan) {
+  std::string text =
+      fmt::format("{}\nbackend {}\nblocks of {}\n", model_fingerprint(plan), plan.backend->name, plan.block_size);
+  for (const BlockGroup& group : plan.kv.groups)
+    text += fmt::format("group {} {}\n", group.window, group.ids_per_block);
+  for (const KvLayout::Place& place : plan.kv.places) text += fmt::format("place {} {}\n", place.k, place.v);
+  for (const KvLayout::Layer& layer : plan.kv.layers) {
+    text += fmt::format("layer {} {} {}\n", layer.group, layer.place, layer.part);
+  }
+  return text;
+}
+
+}  // namespace
+
+size_t host_row_bytes(const EngineOptions& options) {
+  return options.kv_host_memory_bytes > 0 ? static_cast<size_t>(options.kv_host_memory_bytes) : kHostBytesBesidesFile;
+}
+
+RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std::function<void()> wake)
+    : loaded_(loaded),
+      wake_(std::move(wake)),
+      groups_(loaded.plan.kv.groups.size()),
+      block_bytes_(loaded.kv->packed_bytes()),
+      row_bytes_(groups_ * block_bytes_),
+      threads_([this] { stop(); }) {
+  ops::Device& device = *loaded.plan.device;
+  const bool staged = !device.memory().host_accessible();
+  const size_t slots = host_row_bytes(options) / row_bytes_;
+  if (slots < 2) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--kv-host-memory-bytes: {} have no room for two rows of {}",
+                            format_bytes(host_row_bytes(options)), format_bytes(row_bytes_)));
+  }
+  host_slots_ = static_cast<int>(std::min<size_t>(slots, std::numeric_limits<int>::max()));
+  const size_t fit = (staged ? kStagedRowBytes : kHostTransferBytes) / row_bytes_;
+  rows_per_transfer_ = std::clamp(static_cast<int>(std::min<size_t>(fit, 1024)), 1, std::max(1, host_slots_ / 4));
+  if (!options.kv_disk.empty()) {
+    const int64_t bytes = options.kv_disk_bytes > 0 ? options.kv_disk_bytes : kFileBytes;
+    file_ =
+        std::make_unique<RowFile>(options.kv_disk, identity_of(loaded.plan), row_bytes_, static_cast<size_t>(bytes));
+  }
+  host_ = Buffer(static_cast<size_t>(host_slots_) * row_bytes_, device.pinned_memory());
+  for (Lane* lane : {&save_, &load_}) make_lane(*lane);
+  threads_.start([this] { run_lane(save_, true); });
+  threads_.start([this] { run_lane(load_, false); });
+  for (int i = 0; file_ != nullptr && i < kFileThreads; ++i) threads_.start([this] { run_file(); });
+}
+
+RowMover::~RowMover() { threads_.join(); }
+
+void RowMover::make_lane(Lane& lane) {
+  ops::Device& device = *loaded_.plan.device;
+  lane.queue = device.make_copy_queue(thread_);
+  const size_t rows = static_cast<size_t>(rows_per_transfer_), indices = rows * groups_ * 2 * sizeof(int32_t);
+  lane.indices = Buffer(indices, device.memory());
+  lane.pinned = Buffer(indices, device.pinned_memory());
+  if (!device.memory().host_accessible()) lane.staged = Buffer(rows * row_bytes_, device.memory());
+}
+
+RowStoreOptions RowMover::store_options() const {
+  return {.host_slots = host_slots_,
+          .file_slots = file_ != nullptr ? file_->slots() : 0,
+          .rows_per_transfer = rows_per_transfer_};
+}
+
+std::vector<RowFile::Kept> RowMover::take_kept() {
+  return file_ != nullptr ? file_->take_kept() : std::vector<RowFile::Kept>();
+}
+
+std::span<std::byte> RowMover::host_row(int slot) const {
+  return {host_.data() + static_cast<size_t>(slot) * row_bytes_, row_bytes_};
+}
+
+void RowMover::start(std::vector<std::shared_ptr<const RowTransfer>> transfers) {
+  if (transfers.empty()) return;
+  using Kind = RowTransfer::Kind;
+  const uint64_t event = loaded_.plan.queue->record_event();
+  const std::scoped_lock lock(mutex_);
+  for (std::shared_ptr<const RowTransfer>& transfer : transfers) {
+    ++open_;
+    const auto job = std::make_shared<Job>(Job{.transfer = std::move(transfer), .event = event});
+    const std::vector<RowTransfer::Row>& rows = job->transfer->rows;
+    const Kind kind = job->transfer->kind;
+    job->failed.resize(rows.size());
+    for (int row = 0; row < static_cast<int>(rows.size()); ++row) {
+      if (kind == Kind::kSave || rows[row].file_slot < 0) continue;
+      ++job->file_rows;
+      (kind == Kind::kLoad ? reads_ : writes_).push_back({.job = job, .row = row});
+    }
+    if (kind == Kind::kClear) {
+      job->file_rows = 1;
+      writes_.push_back({.job = job, .row = -1});
+    }
+    if (kind == Kind::kSave) save_.jobs.push_back(job);
+    if (kind == Kind::kLoad) load_.jobs.push_back(job);
+  }
+  save_.wake.notify_one();
+  load_.wake.notify_one();
+  file_work_.notify_all();
+}
+
+std::vector<RowMover::Done> RowMover::take_done() {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(done_, {});
+}
+
+void RowMover::end(Job& job) {
+  Done done{.transfer = job.transfer->id};
+  for (int row = 0; row < static_cast<int>(job.failed.size()); ++row) {
+    if (job.failed[row] != 0) done.failed.push_back(row);
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    done_.push_back(std::move(done));
+  }
+  --open_;
+  wake_();
+}
+
+// Takes jobs in order. One that loads waits until its rows of the file are in host memory.
+void RowMover::run_lane(Lane& lane, bool saves) {
+  for (;;) {
+    std::shared_ptr<Job> job;
+    {
+      std::unique_lock lock(mutex_);
+      lane.wake.wait(lock,
+                     [&] { return stopping_ || (!lane.jobs.empty() && (saves || lane.jobs.front()->file_rows == 0)); });
+      if (stopping_) return;
+      job = lane.jobs.front();
+      lane.jobs.pop_front();
+    }
+    try {
+      move(lane, *job, saves);
+    } catch (const std::exception& e) {
+      log::error("moving keys and values: {}", e.what());
+      std::ranges::fill(job->failed, 1);
+    }
+    end(*job);
+  }
+}
+
+// Copies between blocks and host memory, by way of packed rows on the device if it does not work on host memory.
+void RowMover::move(Lane& lane, Job& job, bool saves) {
+  const std::vector<RowTransfer::Row>& rows = job.transfer->rows;
+  const bool staged = lane.staged.size() > 0;
+  ops::Ctx ctx(*lane.queue, no_arena_);
+  const Tensor packed(staged ? lane.staged.data() : host_.data(), &kInt8,
+                      {staged ? rows_per_transfer_ : host_slots_, static_cast<int64_t>(row_bytes_)});
+  auto* const pairs = reinterpret_cast<int32_t*>(lane.pinned.data());
+  std::vector<size_t> ends;  // of each group's pairs
+  size_t count = 0;
+  for (size_t group = 0; group < groups_; ++group) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const BlockId block = job.transfer->blocks[i * groups_ + group];
+      if (block == kNoBlock || job.failed[i] != 0) continue;
+      const int32_t row = staged ? static_cast<int32_t>(i) : rows[i].host_slot;
+      pairs[count++] = saves ? block : row;
+      pairs[count++] = saves ? row : block;
+    }
+    ends.push_back(count);
+  }
+  if (count == 0) return;
+  lane.queue->copy_async(lane.indices.data(), pairs, count * sizeof(int32_t));
+  if (staged && !saves) copy_rows(lane, job, /*to_host=*/false);
+  // Values that are saved are final then, and nobody uses the blocks that are loaded.
+  lane.queue->run_after(*loaded_.plan.queue, job.event);
+  size_t begin = 0;
+  for (size_t group = 0; group < groups_; ++group) {
+    const Indices of_group =
+        Indices({pairs, count}, reinterpret_cast<int32_t*>(lane.indices.data())).part(begin, ends[group] - begin);
+    if (saves) loaded_.kv->pack(ctx, packed, group * block_bytes_, of_group);
+    if (!saves) loaded_.kv->unpack(ctx, packed, group * block_bytes_, of_group);
+    begin = ends[group];
+  }
+  if (staged && saves) copy_rows(lane, job, /*to_host=*/true);
+  lane.queue->wait();
+}
+
+// Copies between packed rows on the device and host slots, those of neighbouring slots together.
+void RowMover::copy_rows(Lane& lane, const Job& job, bool to_host) {
+  const std::vector<RowTransfer::Row>& rows = job.transfer->rows;
+  for (size_t i = 0; i < rows.size();) {
+    size_t end = i + 1;
+    while (end < rows.size() && rows[end].host_slot == rows[end - 1].host_slot + 1) ++end;
+    std::byte* const host = host_row(rows[i].host_slot).data();
+    std::byte* const device = lane.staged.data() + i * row_bytes_;
+    lane.queue->copy_async(to_host ? host : device, to_host ? device : host, (end - i) * row_bytes_);
+    i = end;
+  }
+}
+
+// Reads come before writes, as sequences wait for them.
+void RowMover::run_file() {
+  for (;;) {
+    FileTask task;
+    {
+      std::unique_lock lock(mutex_);
+      file_work_.wait(lock, [this] { return stopping_ || !reads_.empty() || !writes_.empty(); });
+      if (stopping_) return;
+      std::deque<FileTask>& tasks = reads_.empty() ? writes_ : reads_;
+      task = std::move(tasks.front());
+      tasks.pop_front();
+    }
+    const bool ok = do_file(task);
+    Job& job = *task.job;
+    bool last = false;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (!ok && task.row >= 0) job.failed[static_cast<size_t>(task.row)] = 1;
+      last = --job.file_rows == 0;
+    }
+    if (!last) continue;
+    if (job.transfer->kind == RowTransfer::Kind::kLoad) {
+      load_.wake.notify_one();
+    } else {
+      end(job);
+    }
+  }
+}
+
+bool RowMover::do_file(const FileTask& task) {
+  const RowTransfer& transfer = *task.job->transfer;
+  if (task.row < 0) return file_->begin_epoch(transfer.epoch);
+  const RowTransfer::Row& row = transfer.rows[static_cast<size_t>(task.row)];
+  const std::span<std::byte> bytes = host_row(row.host_slot);
+  if (transfer.kind == RowTransfer::Kind::kLoad) {
+    if (file_->read(row.file_slot, row.hash, bytes)) return true;
+  } else {
+    if (file_->write(row.file_slot, row.hash, transfer.epoch, bytes)) return true;
+  }
+  const std::scoped_lock lock(mutex_);
+  const bool reads = transfer.kind == RowTransfer::Kind::kLoad;
+  if (!std::exchange(reads ? read_failed_ : write_failed_, true)) {
+    log::warning("{}: {}; this is said once, the metric sluice:kv_rows_failed counts", file_->path(),
+                 reads ? "damaged rows are not used" : "cannot be written, is the disk full?");
+  }
+  return false;
+}
+
+void RowMover::stop() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  save_.wake.notify_all();
+  load_.wake.notify_all();
+  file_work_.notify_all();
+}
+
+}  // namespace sluice

@@ -1,0 +1,103 @@
+// Moves rows of the prefix cache between the device's blocks, host memory and a file, as the store of rows asks
+// (cache/row_store.h), while the engine computes. Two threads with queues of their own copy from and to the device;
+// others read and write the file.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/thread_group.h"
+#include "base/thread_pool.h"
+#include "cache/row_file.h"
+#include "cache/row_store.h"
+#include "engine/load.h"
+#include "sluice/options.h"
+
+namespace sluice {
+
+class RowMover {
+ public:
+  // The options must ask for rows to be kept (keeps_rows). `loaded` must outlive the mover. Threads of the mover call
+  // `wake` when transfers are done. Throws Error if there is not enough memory or the file cannot be used.
+  RowMover(const EngineOptions& options, const LoadedModel& loaded, std::function<void()> wake);
+  ~RowMover();
+
+  // Sizes of a store that this mover can serve.
+  RowStoreOptions store_options() const;
+  // The rows that the file had, the oldest first.
+  std::vector<RowFile::Kept> take_kept();
+
+  // Begins transfers. To be called by the thread that calls the model's queue, after the last step was called.
+  void start(std::vector<std::shared_ptr<const RowTransfer>> transfers);
+  struct Done {
+    uint64_t transfer = 0;
+    std::vector<int> failed{};  // indices of rows
+  };
+  std::vector<Done> take_done();
+  bool busy() const { return open_.load() > 0; }
+
+ private:
+  struct Job {
+    std::shared_ptr<const RowTransfer> transfer;
+    uint64_t event = 0;             // of the model's queue, when the transfer began
+    int file_rows = 0;              // rows that are still to be read from the file, or written to it
+    std::vector<uint8_t> failed{};  // [rows]
+  };
+  // One direction between the device and host memory.
+  struct Lane {
+    std::unique_ptr<ops::Queue> queue;
+    Buffer staged{};   // rows on the device, packed; empty if the device works on host memory
+    Buffer indices{};  // on the device
+    Buffer pinned{};   // the same, on the host
+    std::deque<std::shared_ptr<Job>> jobs{};
+    std::condition_variable wake{};
+  };
+  struct FileTask {
+    std::shared_ptr<Job> job;
+    int row = 0;
+  };
+
+  void make_lane(Lane& lane);
+  void run_lane(Lane& lane, bool saves);
+  void move(Lane& lane, Job& job, bool saves);
+  void copy_rows(Lane& lane, const Job& job, bool to_host);
+  void run_file();
+  bool do_file(const FileTask& task);
+  void end(Job& job);
+  std::span<std::byte> host_row(int slot) const;
+  void stop();
+
+  const LoadedModel& loaded_;
+  const std::function<void()> wake_;
+  const size_t groups_, block_bytes_, row_bytes_;
+  int rows_per_transfer_ = 1;
+  int host_slots_ = 0;
+  std::unique_ptr<RowFile> file_;
+  Buffer host_;                          // [host slots, row_bytes]
+  ThreadPool thread_{1, /*pin=*/false};  // of the queues: each lane is one thread
+  Arena no_arena_{0};
+  Lane save_, load_;
+  std::atomic<int> open_{0};  // transfers
+  std::mutex mutex_;
+  bool stopping_ = false;
+  bool read_failed_ = false, write_failed_ = false;  // which was logged
+  std::deque<FileTask> reads_, writes_;
+  std::condition_variable file_work_;
+  std::vector<Done> done_;
+  ThreadGroup threads_;
+};
+
+// Whether the options ask for rows to be kept outside of the device.
+inline bool keeps_rows(const EngineOptions& o) { return o.kv_host_memory_bytes > 0 || !o.kv_disk.empty(); }
+// Bytes of host memory for rows, and on the device for each direction.
+size_t host_row_bytes(const EngineOptions& options);
+inline constexpr size_t kStagedRowBytes = size_t{128} << 20;
+
+}  // namespace sluice

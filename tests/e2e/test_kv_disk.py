@@ -1,0 +1,86 @@
+"""The prefix cache on disk, over kills: the next start finds what was written, and answers stay the same."""
+
+import concurrent.futures
+import random
+import threading
+import time
+
+import pytest
+
+import serving
+
+OPTIONS = ("--dtype", "float32", "--kv-host-memory-bytes", "32M", "--kv-disk-bytes", "256M", "--max-model-len", "1024")
+TEXT = "The clever mouse looked for cheese in the old house. "
+
+
+def ask(server, text, tokens=12):
+    answer = server.client().completions.create(
+        model=server.name, prompt=text, max_tokens=tokens, temperature=0, extra_body={"ignore_eos": True}
+    )
+    details = answer.usage.prompt_tokens_details
+    return answer.choices[0].text, details.cached_tokens if details else 0
+
+
+def prompts(count):
+    draw = random.Random(3)
+    words = TEXT.split()
+    return [" ".join(draw.choices(words, k=200)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    with serving.Server("--dtype", "float32", "--max-model-len", "1024") as server:
+        return {text: ask(server, text)[0] for text in prompts(24)}
+
+
+def test_kill_while_writing(tmp_path, expected):
+    """Killed at random moments under load. Whatever the next run takes from the file gives the right answers."""
+    draw = random.Random(5)
+    found = 0
+    for turn in range(6):
+        with serving.Server(*OPTIONS, "--kv-disk", str(tmp_path)) as server:
+            texts = list(expected)
+            draw.shuffle(texts)
+            if turn > 0:
+                for text in texts[:4]:
+                    answer, cached = ask(server, text)
+                    assert answer == expected[text]
+                    found += cached > 0
+            stop = threading.Event()
+
+            def load():
+                while not stop.is_set():
+                    try:
+                        assert ask(server, draw.choice(texts))[0] in expected.values()
+                    except Exception as error:  # the server was killed meanwhile
+                        assert server.process.poll() is not None or stop.is_set(), error
+                        return
+
+            with concurrent.futures.ThreadPoolExecutor(4) as threads:
+                clients = [threads.submit(load) for _ in range(4)]
+                time.sleep(0.2 + draw.random() / 2)
+                stop.set()
+                server.kill()
+                for client in clients:
+                    client.result()
+    assert found >= 5, "the file gave nothing"
+
+
+def test_a_clean_end_keeps_everything(tmp_path, expected):
+    text = next(iter(expected))
+    with serving.Server(*OPTIONS, "--kv-disk", str(tmp_path)) as server:
+        assert ask(server, text) == (expected[text], 0)
+        server.terminate()
+        assert server.wait() == 0
+    with serving.Server(*OPTIONS, "--kv-disk", str(tmp_path)) as server:
+        answer, cached = ask(server, text)
+        assert answer == expected[text] and cached > 100
+        metrics = server.metrics()
+        assert metrics["sluice:kv_rows_read_total"] == cached // 16
+        assert metrics["sluice:kv_rows_failed_total"] == 0
+
+
+def test_two_servers_need_two_folders(tmp_path):
+    with serving.Server(*OPTIONS, "--kv-disk", str(tmp_path)):
+        with pytest.raises(RuntimeError, match="another process uses the file"):
+            serving.Server(*OPTIONS, "--kv-disk", str(tmp_path))
