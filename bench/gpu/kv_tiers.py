@@ -83,9 +83,14 @@ def main():
     first, second = ([draw.randrange(1000, 30000) for _ in range(options.tokens)] for _ in range(2))
 
     def report(what, server, prompt, base=0.0):
+        before = server.metrics()["kv_rows_loaded_total"]
         seconds, cached = server.ask(prompt)
-        rate = cached * options.bytes_per_token / (seconds - base) / 1e9 if base and cached else 0
-        print(f"{what:28} {seconds:7.3f} s, {cached} tokens cached" + (f", {rate:.1f} GB/s" if rate else ""), flush=True)
+        rows = server.metrics()["kv_rows_loaded_total"] - before
+        text = f"{what:28} {seconds:7.3f} s, {cached} tokens cached"
+        if rows and base:
+            loaded = rows * 16 * options.bytes_per_token / 1e9  # blocks of 16 tokens
+            text += f", {loaded:.2f} GB loaded, {loaded / (seconds - base):.1f} GB/s"
+        print(text, flush=True)
         return seconds
 
     with Server(options) as server:

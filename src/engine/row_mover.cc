@@ -19,6 +19,7 @@ namespace {
 constexpr size_t kHostBytesBesidesFile = size_t{1} << 30;  // default
 constexpr int64_t kFileBytes = int64_t{16} << 30;          // default
 constexpr int kFileThreads = 4;
+constexpr size_t kRowsOfPart = 8;  // that are packed together; then they are copied while others are packed
 // Transfers on host memory are as small as this, so that they share the memory's bandwidth with steps in turns.
 constexpr size_t kHostTransferBytes = size_t{8} << 20;
 
@@ -75,7 +76,8 @@ RowMover::~RowMover() { threads_.join(); }
 
 void RowMover::make_lane(Lane& lane) {
   ops::Device& device = *loaded_.plan.device;
-  lane.queue = device.make_copy_queue(thread_);
+  lane.packs = device.make_copy_queue(thread_);
+  lane.copies = device.make_copy_queue(thread_);
   const size_t rows = static_cast<size_t>(rows_per_transfer_), indices = rows * groups_ * 2 * sizeof(int32_t);
   lane.indices = Buffer(indices, device.memory());
   lane.pinned = Buffer(indices, device.pinned_memory());
@@ -168,49 +170,63 @@ void RowMover::run_lane(Lane& lane, bool saves) {
 void RowMover::move(Lane& lane, Job& job, bool saves) {
   const std::vector<RowTransfer::Row>& rows = job.transfer->rows;
   const bool staged = lane.staged.size() > 0;
-  ops::Ctx ctx(*lane.queue, no_arena_);
+  ops::Ctx ctx(*lane.packs, no_arena_);
   const Tensor packed(staged ? lane.staged.data() : host_.data(), &kInt8,
                       {staged ? rows_per_transfer_ : host_slots_, static_cast<int64_t>(row_bytes_)});
+  // Pairs of a block and a row, of all groups of the first rows, then of the rows behind them, ...
   auto* const pairs = reinterpret_cast<int32_t*>(lane.pinned.data());
-  std::vector<size_t> ends;  // of each group's pairs
+  std::vector<size_t> ends;  // [parts, groups]
   size_t count = 0;
-  for (size_t group = 0; group < groups_; ++group) {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const BlockId block = job.transfer->blocks[i * groups_ + group];
-      if (block == kNoBlock || job.failed[i] != 0) continue;
-      const int32_t row = staged ? static_cast<int32_t>(i) : rows[i].host_slot;
-      pairs[count++] = saves ? block : row;
-      pairs[count++] = saves ? row : block;
+  for (size_t first = 0; first < rows.size(); first += kRowsOfPart) {
+    for (size_t group = 0; group < groups_; ++group) {
+      for (size_t i = first; i < std::min(first + kRowsOfPart, rows.size()); ++i) {
+        const BlockId block = job.transfer->blocks[i * groups_ + group];
+        if (block == kNoBlock || job.failed[i] != 0) continue;
+        const int32_t row = staged ? static_cast<int32_t>(i) : rows[i].host_slot;
+        pairs[count++] = saves ? block : row;
+        pairs[count++] = saves ? row : block;
+      }
+      ends.push_back(count);
     }
-    ends.push_back(count);
   }
   if (count == 0) return;
-  lane.queue->copy_async(lane.indices.data(), pairs, count * sizeof(int32_t));
-  if (staged && !saves) copy_rows(lane, job, /*to_host=*/false);
+  const Indices all({pairs, count}, reinterpret_cast<int32_t*>(lane.indices.data()));
+  lane.packs->copy_async(lane.indices.data(), pairs, count * sizeof(int32_t));
   // Values that are saved are final then, and nobody uses the blocks that are loaded.
-  lane.queue->run_after(*loaded_.plan.queue, job.event);
+  lane.packs->run_after(*loaded_.plan.queue, job.event);
   size_t begin = 0;
-  for (size_t group = 0; group < groups_; ++group) {
-    const Indices of_group =
-        Indices({pairs, count}, reinterpret_cast<int32_t*>(lane.indices.data())).part(begin, ends[group] - begin);
-    if (saves) loaded_.kv->pack(ctx, packed, group * block_bytes_, of_group);
-    if (!saves) loaded_.kv->unpack(ctx, packed, group * block_bytes_, of_group);
-    begin = ends[group];
+  for (size_t part = 0; part * kRowsOfPart < rows.size(); ++part) {
+    const size_t first = part * kRowsOfPart, last = std::min(first + kRowsOfPart, rows.size());
+    if (staged && !saves) {
+      copy_rows(lane, job, first, last, /*to_host=*/false);
+      lane.packs->run_after(*lane.copies, lane.copies->record_event());
+    }
+    for (size_t group = 0; group < groups_; ++group) {
+      const size_t end = ends[part * groups_ + group];
+      const Indices own = all.part(begin, end - begin);
+      if (saves) loaded_.kv->pack(ctx, packed, group * block_bytes_, own);
+      if (!saves) loaded_.kv->unpack(ctx, packed, group * block_bytes_, own);
+      begin = end;
+    }
+    if (staged && saves) {
+      lane.copies->run_after(*lane.packs, lane.packs->record_event());
+      copy_rows(lane, job, first, last, /*to_host=*/true);
+    }
   }
-  if (staged && saves) copy_rows(lane, job, /*to_host=*/true);
-  lane.queue->wait();
+  lane.copies->wait();
+  lane.packs->wait();
 }
 
-// Copies between packed rows on the device and host slots, those of neighbouring slots together.
-void RowMover::copy_rows(Lane& lane, const Job& job, bool to_host) {
+// Copies rows between the device and host slots, those of neighbouring slots together.
+void RowMover::copy_rows(Lane& lane, const Job& job, size_t begin, size_t end, bool to_host) {
   const std::vector<RowTransfer::Row>& rows = job.transfer->rows;
-  for (size_t i = 0; i < rows.size();) {
-    size_t end = i + 1;
-    while (end < rows.size() && rows[end].host_slot == rows[end - 1].host_slot + 1) ++end;
+  for (size_t i = begin; i < end;) {
+    size_t next = i + 1;
+    while (next < end && rows[next].host_slot == rows[next - 1].host_slot + 1) ++next;
     std::byte* const host = host_row(rows[i].host_slot).data();
     std::byte* const device = lane.staged.data() + i * row_bytes_;
-    lane.queue->copy_async(to_host ? host : device, to_host ? device : host, (end - i) * row_bytes_);
-    i = end;
+    lane.copies->copy_async(to_host ? host : device, to_host ? device : host, (next - i) * row_bytes_);
+    i = next;
   }
 }
 

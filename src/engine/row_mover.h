@@ -50,9 +50,9 @@ class RowMover {
     int file_rows = 0;              // rows that are still to be read from the file, or written to it
     std::vector<uint8_t> failed{};  // [rows]
   };
-  // One direction between the device and host memory.
+  // One direction between the device and host memory. Two queues, so that some rows are packed while others are copied.
   struct Lane {
-    std::unique_ptr<ops::Queue> queue;
+    std::unique_ptr<ops::Queue> packs, copies;
     Buffer staged{};   // rows on the device, packed; empty if the device works on host memory
     Buffer indices{};  // on the device
     Buffer pinned{};   // the same, on the host
@@ -67,7 +67,7 @@ class RowMover {
   void make_lane(Lane& lane);
   void run_lane(Lane& lane, bool saves);
   void move(Lane& lane, Job& job, bool saves);
-  void copy_rows(Lane& lane, const Job& job, bool to_host);
+  void copy_rows(Lane& lane, const Job& job, size_t begin, size_t end, bool to_host);
   void run_file();
   bool do_file(const FileTask& task);
   void end(Job& job);

@@ -115,17 +115,18 @@ void copy_elements(const Launch& l, const Tensor& to, const Tensor& from, const 
   });
 }
 
-// Whether all rows begin at multiples of 16 bytes and are as long.
-bool copies_packs(const Tensor& x) {
-  const auto packs = [&](int64_t elements) { return elements * x.dtype->block_bytes % 16 == 0; };
-  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && packs(x.row_elements()) && packs(x.row_stride);
+// Whether all rows begin and end at multiples of so many bytes.
+bool divides(int64_t bytes, const Tensor& x) {
+  const auto fits = [&](int64_t elements) { return elements * x.dtype->block_bytes % bytes == 0; };
+  return reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(bytes) == 0 && fits(x.row_elements()) &&
+         fits(x.row_stride);
 }
 
 }  // namespace
 
 void copy_rows(const Launch& l, const Tensor& to, const Tensor& from, const int32_t* pairs, size_t count) {
-  if (copies_packs(to) && copies_packs(from)) return copy_elements<uint4>(l, to, from, pairs, count);
-  if (to.row_elements() * to.dtype->block_bytes % 2 == 0) return copy_elements<uint16_t>(l, to, from, pairs, count);
+  if (divides(16, to) && divides(16, from)) return copy_elements<uint4>(l, to, from, pairs, count);
+  if (divides(2, to) && divides(2, from)) return copy_elements<uint16_t>(l, to, from, pairs, count);
   copy_elements<uint8_t>(l, to, from, pairs, count);
 }
 
