@@ -110,13 +110,17 @@ std::optional<std::string> parse_host(std::string_view header) {
   return ascii_lower(host);
 }
 
+std::string random_id() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return fmt::format("{:016x}{:016x}", random(), random());
+}
+
 std::string request_id(const HttpRequest* request) {
   if (request != nullptr) {
     const auto given = request->header("X-Request-Id");
     if (given && !given->empty() && given->size() <= 128 && all_of(*given, "._-")) return std::string(*given);
   }
-  thread_local std::mt19937_64 random{std::random_device{}()};
-  return fmt::format("{:016x}{:016x}", random(), random());
+  return random_id();
 }
 
 HostCheck::HostCheck(const std::string& bound, const std::vector<std::string>& allowed, bool loopback)

@@ -17,6 +17,9 @@ namespace sluice::server {
 // is above 65535.
 std::optional<std::string> parse_host(std::string_view header);
 
+// 32 random hexadecimal digits.
+std::string random_id();
+
 // The client's X-Request-Id if it is [A-Za-z0-9._-]{1,128}, else a new random one.
 std::string request_id(const HttpRequest* request);
 

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <limits>
 
+#include "server/gate.h"
 #include "server/llamacpp/format.h"
 #include "server/llamacpp/settings.h"
 
@@ -75,17 +76,37 @@ constexpr auto kLlamaSettings = std::to_array<Parameter>({
      .help = "an object or an array of pairs: token ids, or texts for all their tokens, and what is added to their "
              "logits, or false: never",
      .set = assign<&LlamaFields::logit_bias>},
-    refused("cache_prompt", "[true]"),
+    {.name = "n_probs",
+     .type = Type::kInteger,
+     .min = 0,
+     .max = 20,
+     .fallback = "0",
+     .help = "report the log-probability of each token, and of as many of the likeliest ones",
+     .set = assign<&LlamaFields::n_probs>},
+    {.name = "timings_per_token",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "report times and rates with each piece of a stream, not only at the end",
+     .set = assign<&LlamaFields::timings_per_token>},
+    {.name = "response_fields",
+     .type = Type::kStrings,
+     .max_items = 64,
+     .max_bytes = 4096,
+     .fallback = "all",
+     .help = "the fields of the answer; 'a/b' is the field b of the object a",
+     .set = assign<&LlamaFields::response_fields>},
+    {.name = "cache_prompt",
+     .type = Type::kBoolean,
+     .fallback = "true",
+     .help = "reuse what the prefix cache has of the prompt",
+     .set = assign<&LlamaFields::cache_prompt>},
     refused("id_slot", "[-1]"),
     refused("lora", "[[]]"),
     refused("min_keep", "[0]"),
     refused("n_indent", "[0]"),
     refused("n_keep", "[0, -1]"),
-    refused("n_probs", "[0]"),
     refused("post_sampling_probs", "[false]"),
-    refused("response_fields", "[[]]"),
     refused("t_max_predict_ms", "[0]"),
-    refused("timings_per_token", "[false]"),
 });
 
 constexpr auto kLlamaParameters = joined(kLlamaSettings, sampling_rows_of<SamplingParameter::kLlamaCpp>());
@@ -159,8 +180,13 @@ std::vector<TokenId> llama_tokens(const Call& call, const Json& prompt, bool add
 }
 
 Request llama_request(Call& call) {
-  const Json* bias = call.fields.of<LlamaFields>().logit_bias;
-  if (bias != nullptr) call.fields.of<SamplingParams>().logit_bias = biases(call, *bias);
+  const auto& fields = call.fields.of<LlamaFields>();
+  if (fields.logit_bias != nullptr) {
+    call.fields.of<SamplingParams>().logit_bias = biases(call, *fields.logit_bias);
+  }
+  if (fields.n_probs > 0) call.fields.of<SamplingParams>().logprobs = fields.n_probs;
+  // Prefixes are shared among requests of one salt only.
+  if (!fields.cache_prompt) call.fields.of<GenerationFields>().cache_salt = "cache_prompt: false, " + random_id();
   Request request = base_request(call);
   request.max_tokens_is_default = !call.fields.of<GenerationFields>().has_max_tokens;
   return request;
@@ -171,12 +197,16 @@ void llama_generate(Call& call, std::vector<Request> requests, std::vector<std::
   job.requests = std::move(requests);
   job.stream = call.fields.of<GenerationFields>().stream;
   job.headers = call.warnings();
-  job.format =
-      std::make_unique<LlamaFormat>(LlamaAnswerOptions{.model = call.model.name,
-                                                       .prompts = std::move(prompts),
-                                                       .settings = llama_settings(job.requests.front().sampling),
-                                                       .stream = job.stream,
-                                                       .tokens = call.fields.of<LlamaFields>().return_tokens});
+  const auto& fields = call.fields.of<LlamaFields>();
+  job.format = std::make_unique<LlamaFormat>(
+      call.model.engine, LlamaAnswerOptions{.model = call.model.name,
+                                            .prompts = std::move(prompts),
+                                            .settings = llama_settings(job.requests.front().sampling),
+                                            .stream = job.stream,
+                                            .tokens = fields.return_tokens,
+                                            .top_tokens = fields.n_probs,
+                                            .times_per_token = fields.timings_per_token,
+                                            .fields = fields.response_fields});
   call.generate(std::move(job));
 }
 

@@ -14,6 +14,10 @@ namespace sluice::server {
 struct LlamaFields {
   const Json* logit_bias = nullptr;  // an object, or an array of pairs
   bool return_tokens = false;
+  int n_probs = 0;
+  bool timings_per_token = false;
+  bool cache_prompt = true;
+  std::vector<std::string> response_fields{};
 };
 
 std::span<const Parameter> llama_parameters();  // all but the prompt

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,11 +19,15 @@ struct LlamaAnswerOptions {
   Json settings;                     // and these
   bool stream = false;
   bool tokens = false;  // report the ids
+  int top_tokens = 0;   // > 0: log-probabilities of each token, and of as many of the likeliest ones
+  bool times_per_token = false;
+  std::vector<std::string> fields{};  // of an answer: "a", or "a/b" for the field b of the object a; empty: all
 };
 
 class LlamaFormat final : public AnswerFormat {
  public:
-  explicit LlamaFormat(LlamaAnswerOptions options) : options_(std::move(options)), answers_(options_.prompts.size()) {}
+  LlamaFormat(std::shared_ptr<const Engine> engine, LlamaAnswerOptions options)
+      : engine_(std::move(engine)), options_(std::move(options)), answers_(options_.prompts.size()) {}
 
   std::string on_event(int prompt, Event event) override;
   std::string stream_end() override { return {}; }
@@ -38,14 +43,25 @@ class LlamaFormat final : public AnswerFormat {
     Clock::time_point end;                   // when the last one came
     std::string text;
     std::vector<TokenId> tokens;
+    std::vector<TokenLogprobs> logprobs;
     Finish finish;
     Usage usage;
   };
 
-  Json piece(size_t index, std::string_view text, const std::vector<TokenId>& tokens, bool stop) const;
-  Json finished(size_t index, std::string_view text, const std::vector<TokenId>& tokens) const;
+  // What comes with a part of an answer, or with all of it.
+  struct Part {
+    std::string_view text;
+    const std::vector<TokenId>& tokens;
+    const std::vector<TokenLogprobs>& logprobs;
+  };
+  Json piece(size_t index, const Part& part, bool stop) const;
+  Json finished(size_t index, const Part& part) const;
+  Json whole(size_t index) const;
+  Json probabilities(const std::vector<TokenLogprobs>& logprobs) const;
+  std::string shown(Json answer) const;
   Json timings(const Answer& answer) const;
 
+  const std::shared_ptr<const Engine> engine_;
   const LlamaAnswerOptions options_;
   const Clock::time_point start_ = Clock::now();
   std::vector<Answer> answers_;  // by prompt

@@ -347,6 +347,7 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("min_new_tokens", {}, "Use 'min_tokens'"),
     refused("n_predict", {}, "Use 'max_tokens'"),
     refused("n_probs", "[0]", "Use 'logprobs'"),
+    refused("timings_per_token", "[false]", "Use /completion, or 'stream_options'"),
     // Adapters, Ollama's fields, and what changes the answer's form
     refused("lora_request"),
     refused("lora_path"),

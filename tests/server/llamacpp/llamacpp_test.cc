@@ -55,6 +55,56 @@ TEST_F(LlamaCpp, Stream) {
   EXPECT_EQ(parse_json(data.back())["timings"]["predicted_n"], 3);
 }
 
+TEST_F(LlamaCpp, ProbabilitiesOfTokens) {
+  const auto check = [](const Json& list, size_t count) {
+    ASSERT_EQ(list.size(), count);
+    for (const Json& token : list) {
+      EXPECT_EQ(token["token"].get<std::string>().size(), token["bytes"].size());
+      EXPECT_LE(token["logprob"].get<double>(), 0);
+      EXPECT_EQ(token["top_logprobs"].size(), 2u);
+      EXPECT_TRUE(token["top_logprobs"][0]["id"].is_number());
+    }
+  };
+  check(complete({{"n_probs", 2}}).json()["completion_probabilities"], 3);
+  EXPECT_EQ(engine.last_request().sampling.logprobs, 2);
+  size_t tokens = 0;
+  for (const std::string& line : sse_data(complete({{"n_probs", 2}, {"stream", true}}).body)) {
+    const Json list = parse_json(line)["completion_probabilities"];
+    tokens += list.size();
+    check(list, list.size());
+  }
+  EXPECT_EQ(tokens, 3u);
+  EXPECT_FALSE(complete(Json::object()).json().contains("completion_probabilities"));
+}
+
+TEST_F(LlamaCpp, FieldsOfTheAnswer) {
+  const Json fields = {"content", "generation_settings/n_predict", "nothing", "content/x"};
+  const Json answer = complete({{"response_fields", fields}}).json();
+  EXPECT_EQ(answer, (Json{{"content", "hi"}, {"generation_settings/n_predict", 3}}));
+  const Json list = complete({{"prompt", {"ab", "cd"}}, {"response_fields", {"content"}}}).json();
+  EXPECT_EQ(list, (Json{{{"content", "ab"}}, {{"content", "cd"}}}));
+  EXPECT_GT(complete({{"response_fields", Json::array()}}).json().size(), 5u) << "all";
+}
+
+TEST_F(LlamaCpp, TimingsPerToken) {
+  for (const bool wanted : {false, true}) {
+    const auto data = sse_data(complete({{"stream", true}, {"timings_per_token", wanted}}).body);
+    EXPECT_EQ(parse_json(data.front()).contains("timings"), wanted);
+    EXPECT_TRUE(parse_json(data.back()).contains("timings"));
+  }
+}
+
+TEST_F(LlamaCpp, APromptWithoutTheCache) {
+  std::set<std::string> salts;
+  for (int i = 0; i < 3; ++i) {
+    complete({{"cache_prompt", false}});
+    salts.insert(engine.last_request().cache_salt);
+  }
+  EXPECT_EQ(salts.size(), 3u);
+  complete({{"cache_prompt", true}});
+  EXPECT_EQ(engine.last_request().cache_salt, "");
+}
+
 TEST_F(LlamaCpp, FieldsReachTheEngine) {
   complete({{"seed", -1}, {"repeat_penalty", 1.5}, {"top_k", 5}, {"ignore_eos", true}});
   EXPECT_FALSE(engine.last_request().sampling.seed);
@@ -166,7 +216,7 @@ TEST_F(LlamaCpp, Errors) {
   expect_refused(complete({{"prompt", {{104, 300}}}}), 400, "invalid_request_error", "'prompt[0][1]'");
   expect_refused(complete({{"n_predict", 0}}), 400, "invalid_request_error", "'n_predict'");
   expect_refused(complete({{"n_predict", 5000}}), 400, "exceed_context_size_error", "context");
-  expect_refused(complete({{"cache_prompt", false}}), 400, "invalid_request_error", "'cache_prompt'");
+  expect_refused(complete({{"n_keep", 5}}), 400, "invalid_request_error", "'n_keep'");
   expect_refused(complete({{"mirostat", 3}}), 400, "invalid_request_error", "'mirostat'");
   expect_refused(complete({{"model", "other"}}), 404, "not_found_error", "`fake`");
   expect_refused(post("/infill", "{}"), 400, "invalid_request_error", "'input_prefix'");
