@@ -97,6 +97,7 @@ struct ServerOptions {
   std::string log_format = "text";   // text, json
   bool log_requests = true;          // one line about each request; never its texts
   bool api_docs = true;              // /docs and /openapi.json
+  bool web_page = true;              // / and its files
   // Host headers that are accepted besides local names; "*": any. Empty: any name unless the server is bound to
   // loopback
   std::vector<std::string> allowed_hosts{};
@@ -209,7 +210,8 @@ template <class V>
 void visit(V&& v, ServerOptions& o) {
   v("host", o.host, "address to listen on");
   v("port", o.port, "TCP port (0: any free one)");
-  v("served-model-name", o.served_model_name, "model names that clients may use; the first is reported");
+  v("served-model-name", o.served_model_name,
+    "model names that clients may use; the first is reported; * at the end: any name");
   v("api-key", o.api_key, "accepted API keys (prefer --api-key-file or SLUICE_API_KEY)");
   v("api-key-file", o.api_key_file, "file with one API key per line");
   v("ssl-certfile", o.ssl_certfile, "TLS certificate chain (PEM)");
@@ -230,6 +232,7 @@ void visit(V&& v, ServerOptions& o) {
   v("log-format", o.log_format, "form of the log: lines of text, or lines of JSON", {"text", "json"});
   v("log-requests", o.log_requests,
     "log a line about each request at the level info: tokens, times, how it ended; never its texts");
+  v("web-page", o.web_page, "answer / and /dashboard with pages for a browser, which need no API key");
   v("api-docs", o.api_docs, "answer /docs and /openapi.json, which need no API key");
   v("allowed-hosts", o.allowed_hosts,
     "names accepted in the Host header besides local ones; *: any. Without it, any name unless bound to loopback");

@@ -11,6 +11,7 @@
 #include "cli/arguments.h"
 #include "cli/command.h"
 #include "cli/usage_error.h"
+#include "server/models.h"
 #include "sluice/error.h"
 
 namespace sluice::cli {
@@ -109,6 +110,11 @@ std::vector<ModelEntry> read_models(const std::vector<std::string>& models, cons
           "of 'models'");
     }
     if (out[0].names.empty()) out[0].names = server.served_model_name;
+  }
+  for (const ModelEntry& entry : out) {
+    if (!entry.names.empty() && entry.names.front() == server::kAnyName) {
+      throw UsageError("--served-model-name: '*' stands for any name, and comes after the model's own");
+    }
   }
   return out;
 }

@@ -43,6 +43,7 @@ std::string local_url(const ServerOptions& options, int port) {
 
 // Printed before the load: the page shows its progress.
 void print_page_address(const ServerOptions& options, int port) {
+  if (!options.web_page) return;
   fmt::print("Open {}/ in a browser.\n", local_url(options, port));
   std::fflush(stdout);
 }

@@ -34,7 +34,8 @@ HttpServerOptions one_thread(HttpServerOptions options) {
 }  // namespace
 
 struct LoadingServer::Impl final : HttpHandler {
-  explicit Impl(const ServerOptions& options) : http(one_thread(transport_options(options)), *this) {
+  explicit Impl(const ServerOptions& options)
+      : http(one_thread(transport_options(options)), *this), shows_page(options.web_page) {
     thread = std::thread([this] { http.run(); });
   }
   ~Impl() override {
@@ -61,7 +62,7 @@ struct LoadingServer::Impl final : HttpHandler {
   HttpResponse answer(const HttpRequest& request) const {
     if (asks_for_health(request)) return health();
     const bool reads = request.method == "GET" || request.method == "HEAD";
-    const PageFile* file = reads ? find_page_file(request.path) : nullptr;
+    const PageFile* file = reads && shows_page ? find_page_file(request.path) : nullptr;
     if (file == nullptr) return refusal();
     HttpResponse response = page_response(*file, request);
     response.close = true;
@@ -83,6 +84,7 @@ struct LoadingServer::Impl final : HttpHandler {
 
   std::atomic<double> loaded{0};
   HttpServer http;
+  const bool shows_page;
   std::thread thread;
 };
 

@@ -5,14 +5,29 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <thread>
 
 namespace sluice::server {
+namespace {
+
+bool has_name(const ServedModel& model) { return model.name != kAnyName; }
+
+}  // namespace
 
 const ServedModel* Models::lookup(std::string_view name) const {
   const auto found =
       std::find_if(models_.begin(), models_.end(), [&](const auto& model) { return model.name == name; });
   return found == models_.end() ? nullptr : &*found;
+}
+
+// What a name that no model has stands for: a model under its own name.
+const ServedModel* Models::any() const {
+  const ServedModel* wildcard = lookup(kAnyName);
+  if (wildcard == nullptr) return nullptr;
+  return &*std::ranges::find_if(models_, [&](const ServedModel& model) {
+    return model.same_model(*wildcard) && model.adapter == wildcard->adapter;
+  });
 }
 
 std::shared_ptr<Models> Models::of(std::shared_ptr<ModelHost> host) {
@@ -89,7 +104,9 @@ std::optional<ServedModel> Models::find(std::string_view name) const {
   std::optional<ServedModel> found;
   {
     const std::lock_guard lock(mutex_);
-    if (const ServedModel* model = lookup(name)) found = *model;
+    const ServedModel* model = name == kAnyName ? nullptr : lookup(name);
+    if (model == nullptr) model = any();
+    if (model != nullptr) found = *model;
   }
   return found ? std::optional(looked_at(std::move(*found))) : std::nullopt;
 }
@@ -98,7 +115,7 @@ std::vector<ServedModel> Models::all() const {
   std::vector<ServedModel> out;
   {
     const std::lock_guard lock(mutex_);
-    out = models_;
+    std::ranges::copy_if(models_, std::back_inserter(out), has_name);
   }
   for (ServedModel& model : out) model = looked_at(std::move(model));
   return out;
@@ -125,7 +142,9 @@ std::optional<ServedModel> Models::first() const {
 std::vector<std::string> Models::names() const {
   std::vector<std::string> out;
   const std::lock_guard lock(mutex_);
-  for (const ServedModel& model : models_) out.push_back(model.name);
+  for (const ServedModel& model : models_) {
+    if (has_name(model)) out.push_back(model.name);
+  }
   return out;
 }
 

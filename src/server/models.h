@@ -29,6 +29,8 @@ struct ServedModel {
   }
 };
 
+inline constexpr std::string_view kAnyName = "*";
+
 // Thread-safe. A request that runs owns its engine together with this table, so that unloading a model never cuts it.
 // A table has engines that were given to it, or a host's models, which come and go.
 class Models {
@@ -46,7 +48,8 @@ class Models {
   // Throws Error(kInvalidRequest) when the name is taken. The engine is destroyed on a thread of its own when the model
   // is unloaded and its last request has ended.
   void load(std::string name, std::shared_ptr<Engine> engine);
-  // A further name of a model. Throws Error(kNotFound) when `name` is unknown, kInvalidRequest when `alias` is taken.
+  // A further name of a model; kAnyName stands for all names that no model has. Throws Error(kNotFound) when `name` is
+  // unknown, kInvalidRequest when `alias` is taken.
   void alias(std::string alias, std::string_view name);
   // An adapter of a model, under the adapter's own name. Throws as alias() does.
   void add_adapter(const std::string& adapter, std::string_view name);
@@ -58,7 +61,7 @@ class Models {
   // A host's models have their engine if they are loaded. That is no use of them: it does not keep a model from being
   // idle.
   std::optional<ServedModel> find(std::string_view name) const;
-  std::vector<ServedModel> all() const;      // every name, in the order in which they came
+  std::vector<ServedModel> all() const;      // every name but kAnyName, in the order in which they came
   std::vector<ServedModel> engines() const;  // every loaded model once, under its first name
   std::vector<std::string> names() const;
   std::optional<ServedModel> first() const;
@@ -73,6 +76,7 @@ class Models {
   void add(ServedModel model);
   ServedModel looked_at(ServedModel model) const;          // with engine and known of a host's model
   const ServedModel* lookup(std::string_view name) const;  // with the mutex held
+  const ServedModel* any() const;                          // with the mutex held
 
   std::shared_ptr<ModelHost> host_;
   mutable std::mutex mutex_;

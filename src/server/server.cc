@@ -86,7 +86,7 @@ struct Server::Impl final : HttpHandler {
         workers(worker_threads(o)) {
     warn_about(o, http.loopback(), gate.requires_key());
     router.add(own_routes());
-    router.add(page_routes());
+    if (o.web_page) router.add(page_routes());
     router.add(api.routes());
     if (o.api_docs) router.add(openapi_routes(router));
   }

@@ -391,7 +391,7 @@ TEST(Arguments, OtherValuesOfLlamaServer) {
       {{"-nr"}, "nothing"},
       {{"-no-kvu"}, "nothing"},
       {{"--no-mmproj"}, "nothing"},
-      {{"--no-webui"}, "nothing"},
+      {{"--no-webui"}, "--web-page=false"},
       {{"--no-host"}, "nothing"},
       {{"-fa", "off"}, "nothing"},
       {{"-fa"}, "nothing"},

@@ -27,6 +27,21 @@ TEST(Models, NamesAndAliases) {
   EXPECT_TRUE(eventually([&] { return b.use_count() == 1; }));
 }
 
+TEST(Models, AnyName) {
+  Models models;
+  const auto a = std::make_shared<FakeEngine>(), b = std::make_shared<FakeEngine>();
+  models.load("a", a);
+  models.load("b", b);
+  models.alias("*", "b");
+  EXPECT_EQ(models.find("gpt-4")->name, "b");
+  EXPECT_EQ(models.find("*")->name, "b");
+  EXPECT_EQ(models.find("a")->engine.get(), a.get());
+  EXPECT_EQ(models.names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(models.all().size(), 2u);
+  EXPECT_TRUE(models.unload("b"));
+  EXPECT_FALSE(models.find("gpt-4"));
+}
+
 TEST(Models, AdaptersComeAndGoByThemselves) {
   Models models;
   const auto a = std::make_shared<FakeEngine>();

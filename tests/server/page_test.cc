@@ -44,6 +44,13 @@ TEST_F(PageTest, AnUnchangedFileIsNotSentAgain) {
   EXPECT_NE(get("/dashboard").headers.at("etag"), etag);
 }
 
+TEST_F(PageTest, CanBeTurnedOff) {
+  options.web_page = false;
+  for (const PageFile& file : page_files()) EXPECT_EQ(get(file.path).status, 404) << file.path;
+  EXPECT_EQ(get("/dashboard").status, 404);
+  EXPECT_EQ(get("/v1/models").status, 200);
+}
+
 TEST_F(PageTest, FitsItsBudget) {
   size_t bytes = 0;
   for (const PageFile& file : page_files()) bytes += file.path.ends_with("license.txt") ? 0 : file.content.size();
