@@ -97,8 +97,8 @@ std::vector<OptionName> list_engine_options() {
   for (const CLI::Option* option : std::as_const(app).get_options()) {
     const std::string& name = option->get_lnames()[0];
     if (name == "help") continue;
-    const cli::ForeignOption* vllm = cli::find_foreign("--" + name);
-    std::vector<std::string> words = vllm != nullptr ? words_of(*vllm) : std::vector<std::string>();
+    const auto vllm = std::ranges::find(cli::vllm_options(), name, &cli::ForeignOption::name);
+    std::vector<std::string> words = vllm != cli::vllm_options().end() ? words_of(*vllm) : std::vector<std::string>();
     if (words.empty() || words[0] != "--" + name) words.insert(words.begin(), "--" + name);
     out.push_back({.words = std::move(words), .takes = taken_by(*option), .help = option->get_description()});
   }

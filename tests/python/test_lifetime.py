@@ -14,8 +14,11 @@ from sluice import LLM, SamplingParams
 from conftest import MODEL
 
 LONG = SamplingParams(max_tokens=1500, ignore_eos=True)
+# What runs in the background of a shell ignores SIGINT, and so do its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 HEAD = f"""
 import asyncio, multiprocessing, os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from sluice import LLM, AsyncLLM, SamplingParams
 LONG = SamplingParams(max_tokens=1500, ignore_eos=True)
 MODEL = {str(MODEL)!r}
