@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sluice/error.h"
@@ -120,9 +121,12 @@ class Engine {
   // Validates and queues a request; events follow. Throws Error(kInvalidRequest) that names the field, or
   // Error(kOverloaded) at once when the queue is full or the engine is draining; then no event comes.
   virtual RequestId submit(Request request, EventSink sink) = 0;
-  // The same for a conversation. Renders and tokenizes on the caller's thread; throws also what render_chat and
+  // The request that a conversation is. Renders and tokenizes on the caller's thread; throws what render_chat and
   // fit_context (sluice/context.h) throw.
-  virtual RequestId submit_chat(ChatRequest request, EventSink sink) = 0;
+  virtual Request chat_request(ChatRequest chat) const = 0;
+  RequestId submit_chat(ChatRequest chat, EventSink sink) {
+    return submit(chat_request(std::move(chat)), std::move(sink));
+  }
   // The same for models of another task than kGenerate; one result follows. A model of one kind refuses the other's
   // requests with kInvalidRequest.
   virtual RequestId embed(PoolingRequest request, PoolingSink sink) = 0;

@@ -70,6 +70,8 @@ struct EngineOptions {
   int device = 0;                  // which device of the backend, counted from 0
   int tensor_parallel_size = 1;    // processes (ranks) that divide each layer between them; 1: this one alone
   int pipeline_parallel_size = 1;  // stages, of tensor_parallel_size ranks each, that divide the layers between them
+  int data_parallel_size = 1;      // replicas of the model, of tensor_ * pipeline_parallel_size ranks each
+  int data_parallel_rank = -1;     // the replica that this engine is, on its share of the devices; -1: all of them
   bool enable_expert_parallel = false;  // ranks have whole experts instead of a part of each expert
   bool deterministic = false;           // make a row's bits independent of its batch; costs nothing on a CPU
   int64_t seed = 0;                     // for requests without their own seed
@@ -199,6 +201,11 @@ void visit(V&& v, EngineOptions& o) {
     "the threads (scale-out.md)");
   v("pipeline-parallel-size", o.pipeline_parallel_size,
     "stages that divide the model's layers between them, each of --tensor-parallel-size processes (scale-out.md)");
+  v("data-parallel-size", o.data_parallel_size,
+    "replicas of the model behind one address, each with its own devices, or its own part of the threads "
+    "(scale-out.md)");
+  v("data-parallel-rank", o.data_parallel_rank,
+    "load this replica of --data-parallel-size only, on its own devices (-1: all replicas)");
   v("enable-expert-parallel", o.enable_expert_parallel,
     "give each of --tensor-parallel-size processes whole experts instead of a part of each expert");
   v("deterministic", o.deterministic,
@@ -278,6 +285,8 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("threads", o.threads, 0, 1024);
   v("tensor-parallel-size", o.tensor_parallel_size, 1, 64);
   v("pipeline-parallel-size", o.pipeline_parallel_size, 1, 64);
+  v("data-parallel-size", o.data_parallel_size, 1, 64);
+  v("data-parallel-rank", o.data_parallel_rank, -1, 63);
   v("device", o.device, 0, 1023);
   v("block-size", o.block_size, 8, 64);
   v("seed", o.seed, INT64_MIN, INT64_MAX);

@@ -63,6 +63,12 @@ const std::vector<NumaNode>& numa_nodes() {
   return nodes;
 }
 
+std::vector<int> cpus_by_node() {
+  std::vector<int> cpus;
+  for (const NumaNode& node : find_nodes()) cpus.insert(cpus.end(), node.cpus.begin(), node.cpus.end());
+  return cpus;
+}
+
 std::vector<int> parse_cpu_list(std::string_view text) {
   std::vector<int> cpus;
   const char *at = text.data(), *end = at + text.size();

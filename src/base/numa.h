@@ -16,6 +16,10 @@ struct NumaNode {
 // Returns the nodes whose CPUs this process may use, at least one. Source: /sys/devices/system/node.
 const std::vector<NumaNode>& numa_nodes();
 
+// The CPUs that this process may run on, node by node. Unlike numa_nodes() it asks each time: a process that will bind
+// itself to some of them must not have that function remember all.
+std::vector<int> cpus_by_node();
+
 // Parses a CPU list as the kernel writes it: "0-3,8" gives 0, 1, 2, 3, 8. Returns an empty list when the text is
 // malformed.
 std::vector<int> parse_cpu_list(std::string_view text);

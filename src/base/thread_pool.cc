@@ -52,12 +52,14 @@ bool spin_until(Condition&& done) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, bool pin, int parts) : gate_(Gate::kClosed) {
+ThreadPool::ThreadPool(int threads, bool pin, int parts, std::vector<int> cpus) : gate_(Gate::kClosed) {
   CHECK(threads >= 0 && threads <= 4096, "{} threads", threads);
   CHECK(parts >= 1 && parts <= kMaxNumaParts, "{} parts", parts);
-  std::vector<int> cpus;
-  for (const NumaNode& node : numa_nodes()) cpus.insert(cpus.end(), node.cpus.begin(), node.cpus.end());
-  if (parts == 1) std::sort(cpus.begin(), cpus.end());
+  CHECK(cpus.empty() || parts == 1, "{} parts of {} CPUs", parts, cpus.size());
+  if (cpus.empty()) {
+    for (const NumaNode& node : numa_nodes()) cpus.insert(cpus.end(), node.cpus.begin(), node.cpus.end());
+    if (parts == 1) std::sort(cpus.begin(), cpus.end());
+  }
   if (threads == 0) threads = static_cast<int>(cpus.size());
   parts_ = std::min(parts, threads);
   pin_ = pin && threads <= static_cast<int>(cpus.size());

@@ -12,6 +12,7 @@
 #include <exception>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 #include "base/numa.h"
 #include "base/thread_group.h"
@@ -22,8 +23,9 @@ class ThreadPool {
  public:
   // `threads` counts the caller; 0 uses every CPU this process may run on. With `pin`, worker i > 0 is bound to one CPU
   // of the process's affinity mask. The caller keeps its own affinity with one part; with several parts it is bound to
-  // the CPUs of the first part's node when it calls. Thread counts of parts differ by at most one.
-  explicit ThreadPool(int threads = 0, bool pin = true, int parts = 1);
+  // the CPUs of the first part's node when it calls. Thread counts of parts differ by at most one. `cpus`, if not
+  // empty, are the only ones to use, with one part.
+  explicit ThreadPool(int threads = 0, bool pin = true, int parts = 1, std::vector<int> cpus = {});
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 

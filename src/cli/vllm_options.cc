@@ -14,7 +14,7 @@ using enum ForeignOption::Kind;
 using enum ForeignOption::Takes;
 
 constexpr std::string_view kOneProcess =
-    "one process serves the model; start one server per device behind sluice route";
+    "one server starts all replicas and ranks of its machine; put servers of several machines behind sluice route";
 constexpr std::string_view kOneDevice =
     "one device computes the model; choose it with --device, or make the model smaller with --quantization";
 constexpr std::string_view kExperts = "one device holds all experts; --quantization makes them smaller";
@@ -262,8 +262,8 @@ constexpr ForeignOption kOptions[] = {
     {"prefill-context-parallel-size", kValue, kRefused, "", kOneDevice, "-pcp", "1"},
     {"dcp-kv-cache-interleave-size", kValue, kRefused, "", kOneDevice, "", "1"},
     {"cp-kv-cache-interleave-size", kValue, kRefused, "", kOneDevice, "", "1"},
-    {"data-parallel-size", kValue, kRefused, "", kOneProcess, "-dp", "1"},
-    {"data-parallel-rank", kValue, kRefused, "", kOneProcess, "-dpn", "0"},
+    {"data-parallel-size", kValue, kWorks, "data-parallel-size", "replicas in one process", "-dp"},
+    {"data-parallel-rank", kValue, kWorks, "data-parallel-rank", "", "-dpn"},
     {"data-parallel-start-rank", kValue, kRefused, "", kOneProcess, "-dpr", "0"},
     {"data-parallel-size-local", kValue, kRefused, "", kOneProcess, "-dpl", "1"},
     {"data-parallel-address", kValue, kRefused, "", kOneProcess, "-dpa"},

@@ -30,6 +30,7 @@
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
 #include "engine/ranks.h"
+#include "engine/replicas.h"
 #include "engine/row_mover.h"
 #include "engine/runner.h"
 #include "engine/sampling_texts.h"
@@ -484,8 +485,10 @@ class EngineImpl final : public TextEngine {
 };
 
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::function<void(double)>& progress) {
-  const int parts = ranks_of(options) > 1 ? 1 : parse_numa(options.numa);
-  auto pool = std::make_unique<ThreadPool>(threads_of_rank(options, 0), /*pin=*/true, parts);
+  const RankPlace place = place_of(options, 0);
+  const int parts = place.count > 1 ? 1 : parse_numa(options.numa);
+  auto pool = std::make_unique<ThreadPool>(threads_of_rank(options, 0), /*pin=*/true, parts,
+                                           place.count > 1 ? cpus_of(place) : std::vector<int>());
   set_memory_parts(pool->parts());
   // The tokenizer loads while the weights do. If that fails, loading the weights stops early.
   std::future<TextEnds> coming;
@@ -534,12 +537,18 @@ ModelInfo Engine::describe(const EngineOptions& options) {
     ThreadPool pool(1, /*pin=*/false);
     const LoadPlan plan = plan_load(options, pool);
     const TextEnds text = load_text_ends(options, *plan.checkpoint);
-    return model_info(plan, text.chat_template, text);
+    ModelInfo info = model_info(plan, text.chat_template, text);
+    if (loads_replicas(options)) info.kv_cache_tokens *= options.data_parallel_size;
+    return info;
   });
 }
 
 std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::function<void(double)>& progress) {
-  return with_errors([&] { return load_engine(options, progress); });
+  return with_errors([&] {
+    if (!loads_replicas(options)) return load_engine(options, progress);
+    describe(options);  // what is wrong is reported before one of several is loaded
+    return load_replicas(options, load_engine, progress);
+  });
 }
 
 }  // namespace sluice

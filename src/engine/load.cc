@@ -18,6 +18,7 @@
 #include "base/registry.h"
 #include "engine/packed_cache.h"
 #include "engine/ranks.h"
+#include "engine/replicas.h"
 #include "engine/row_mover.h"
 #include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/size_limits.h"
@@ -176,20 +177,20 @@ std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max
   return model;
 }
 
-// Where a rank computes: rank 0 on the device that the options name, the others on the devices after it, in turn.
+// Where a rank computes: the first on the device that the options name, the others on the devices after it, in turn.
 struct DeviceOfRank {
   int ordinal = 0;
-  int sharers = 1;  // ranks on this device
+  int sharers = 1;  // ranks of all replicas on this device
 };
 
-DeviceOfRank device_of_rank(const ops::Backend& backend, int first, int rank, int ranks) {
+DeviceOfRank device_of_rank(const ops::Backend& backend, int first, const RankPlace& place) {
   const int devices = backend.devices();
   if (first < 0 || first >= devices) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("--device: {} is out of range (backend {} has devices 0 to {})",
                                                         first, backend.name, devices - 1));
   }
-  DeviceOfRank out{.ordinal = (first + rank) % devices, .sharers = 0};
-  for (int other = 0; other < ranks; ++other) out.sharers += (first + other) % devices == out.ordinal ? 1 : 0;
+  DeviceOfRank out{.ordinal = (first + place.index) % devices, .sharers = 0};
+  for (int other = 0; other < place.count; ++other) out.sharers += (first + other) % devices == out.ordinal ? 1 : 0;
   return out;
 }
 
@@ -444,6 +445,11 @@ void check_options(const EngineOptions& o) {
   if (o.kv_disk_bytes > 0 && o.kv_disk.empty()) {
     throw Error(ErrorCode::kInvalidRequest, "--kv-disk-bytes needs --kv-disk, the folder of the file");
   }
+  if (o.data_parallel_size < 1 || o.data_parallel_rank < -1 || o.data_parallel_rank >= o.data_parallel_size) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--data-parallel-rank {} is out of range (expected -1 to {}, below --data-parallel-size)",
+                            o.data_parallel_rank, o.data_parallel_size - 1));
+  }
   if (o.max_num_seqs > 1 << 16) throw Error(ErrorCode::kInvalidRequest, "--max-num-seqs must be at most 65536");
 }
 
@@ -532,7 +538,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   const int ranks = ranks_of(options);
   if (ranks > 1) refuse_with_ranks(options, *plan.backend);
   const int rank = plan.communicator != nullptr ? plan.communicator->rank() : 0;
-  const DeviceOfRank place = device_of_rank(*plan.backend, options.device, rank, ranks);
+  const DeviceOfRank place = device_of_rank(*plan.backend, options.device, place_of(options, rank));
   plan.device = &plan.backend->open(place.ordinal);
   plan.queue = plan.device->make_queue(pool);
   const bool host_accessible = plan.device->memory().host_accessible();
@@ -707,6 +713,9 @@ bool LoadedModel::files_intact() const {
 
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events,
                        std::shared_ptr<Communicator> communicator) {
+  if (loads_replicas(options)) {
+    log::info("--data-parallel-size {}: this command needs one replica only", options.data_parallel_size);
+  }
   if (ranks_of(options) > 1 && communicator == nullptr) {
     plan_load(options, pool);  // what is wrong with the options or the model is reported once, before others start
     communicator = start_ranks(options);

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -21,6 +22,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/numa.h"
 #include "base/thread_pool.h"
 #include "engine/load.h"
 #include "engine/runner.h"
@@ -194,27 +196,12 @@ class Watch {
   std::thread thread_;
 };
 
-// The CPUs that this process may run on. They are asked for here, because base/numa.h remembers its first answer, and a
-// rank must bind itself to its share before that.
-std::vector<int> usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cpus;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
 // Binds this process to its share of the CPUs, so that the ranks' pinned threads do not meet on one.
-void bind_to_share(const Ranks& ranks) {
-  const std::vector<int> cpus = usable_cpus();
-  const Share share = ranks.share(static_cast<int64_t>(cpus.size()));
-  if (share.count == 0) return;  // more ranks than CPUs
+void bind_to(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
   cpu_set_t set;
   CPU_ZERO(&set);
-  for (int64_t i = 0; i < share.count; ++i) CPU_SET(cpus[static_cast<size_t>(share.begin + i)], &set);
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
   ::sched_setaffinity(0, sizeof set, &set);
 }
 
@@ -222,15 +209,27 @@ void bind_to_share(const Ranks& ranks) {
 
 int ranks_of(const EngineOptions& options) { return options.tensor_parallel_size * options.pipeline_parallel_size; }
 
+RankPlace place_of(const EngineOptions& options, int rank) {
+  const int ranks = ranks_of(options);
+  return {std::max(options.data_parallel_rank, 0) * ranks + rank, options.data_parallel_size * ranks};
+}
+
+std::vector<int> cpus_of(const RankPlace& place) {
+  const std::vector<int> cpus = cpus_by_node();
+  const Share share = share_of(static_cast<int64_t>(cpus.size()), place.index, place.count);
+  return {cpus.begin() + share.begin, cpus.begin() + share.begin + share.count};
+}
+
 void set_rank_command(std::string command) { rank_command() = std::move(command); }
 
 int threads_of_rank(const EngineOptions& options, int rank) {
+  const RankPlace place = place_of(options, rank);
   int64_t total = options.threads;
   if (total == 0) {
-    if (ranks_of(options) == 1) return 0;  // as many as the pool wants
-    total = static_cast<int64_t>(usable_cpus().size());
+    if (place.count == 1) return 0;  // as many as the pool wants
+    total = static_cast<int64_t>(cpus_by_node().size());
   }
-  return static_cast<int>(std::max<int64_t>(1, share_of(total, rank, ranks_of(options)).count));
+  return static_cast<int>(std::max<int64_t>(1, share_of(total, place.index, place.count).count));
 }
 
 std::shared_ptr<Communicator> start_ranks(const EngineOptions& options) {
@@ -258,7 +257,7 @@ int run_rank(int fd, int rank) {
     const EngineOptions options = options_of(message);
     const Watch watch(*communicator);
     const int threads = threads_of_rank(options, rank);
-    bind_to_share({rank, communicator->size()});
+    bind_to(cpus_of(place_of(options, rank)));
     ThreadPool pool(threads);
     LoadedModel loaded = load_model(options, pool, {}, communicator);
     Runner(loaded).follow();

@@ -42,6 +42,10 @@ size_t host_row_bytes(const EngineOptions& options) {
   return options.kv_host_memory_bytes > 0 ? static_cast<size_t>(options.kv_host_memory_bytes) : kHostBytesBesidesFile;
 }
 
+int64_t file_row_bytes(const EngineOptions& options) {
+  return options.kv_disk_bytes > 0 ? options.kv_disk_bytes : kFileBytes;
+}
+
 RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std::function<void()> wake)
     : loaded_(loaded),
       wake_(std::move(wake)),
@@ -61,9 +65,8 @@ RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std:
   const size_t fit = (staged ? kStagedRowBytes : kHostTransferBytes) / row_bytes_;
   rows_per_transfer_ = std::clamp(static_cast<int>(std::min<size_t>(fit, 1024)), 1, std::max(1, host_slots_ / 4));
   if (!options.kv_disk.empty()) {
-    const int64_t bytes = options.kv_disk_bytes > 0 ? options.kv_disk_bytes : kFileBytes;
-    file_ =
-        std::make_unique<RowFile>(options.kv_disk, identity_of(loaded.plan), row_bytes_, static_cast<size_t>(bytes));
+    file_ = std::make_unique<RowFile>(options.kv_disk, identity_of(loaded.plan), row_bytes_,
+                                      static_cast<size_t>(file_row_bytes(options)));
   }
   host_ = Buffer(static_cast<size_t>(host_slots_) * row_bytes_, device.pinned_memory());
   for (Lane* lane : {&save_, &load_}) make_lane(*lane);

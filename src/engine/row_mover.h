@@ -98,6 +98,8 @@ class RowMover {
 inline bool keeps_rows(const EngineOptions& o) { return o.kv_host_memory_bytes > 0 || !o.kv_disk.empty(); }
 // Bytes of host memory for rows, and on the device for each direction.
 size_t host_row_bytes(const EngineOptions& options);
+// The size of the file of rows.
+int64_t file_row_bytes(const EngineOptions& options);
 inline constexpr size_t kStagedRowBytes = size_t{128} << 20;
 
 }  // namespace sluice

@@ -130,24 +130,23 @@ std::string TextEngine::render_chat(const ChatPrompt& chat) const {
   return template_->render(input, std::chrono::system_clock::now());
 }
 
-RequestId TextEngine::submit_chat(ChatRequest chat, EventSink sink) {
+Request TextEngine::chat_request(ChatRequest chat) const {
   Request& request = chat.request;
-  if (info_.task == Task::kGenerate) {
-    const std::string text = render_chat(chat.chat);
-    const size_t accepted = request.truncate_prompt ? kBytesTruncated : kBytesAlways;
-    check_text_length(text.size(), info_.max_model_len, request.prompt_param, accepted);
-    request.prompt = tokenize(text, chat.add_special_tokens);
-    fit_context(request, info_.max_model_len, "messages");
-    if (!chat.chat.tools.empty() && !info_.tool_syntax.empty()) {
-      request.tool_syntax = info_.tool_syntax;
-      request.tools = chat.chat.tools;
-    }
-    if (reasoning_ != nullptr) {
-      request.reasoning_syntax = info_.reasoning_syntax;
-      request.thought = thought_start(*reasoning_, text);
-    }
+  if (info_.task != Task::kGenerate) return std::move(request);  // submit() refuses it
+  const std::string text = render_chat(chat.chat);
+  const size_t accepted = request.truncate_prompt ? kBytesTruncated : kBytesAlways;
+  check_text_length(text.size(), info_.max_model_len, request.prompt_param, accepted);
+  request.prompt = tokenize(text, chat.add_special_tokens);
+  fit_context(request, info_.max_model_len, "messages");
+  if (!chat.chat.tools.empty() && !info_.tool_syntax.empty()) {
+    request.tool_syntax = info_.tool_syntax;
+    request.tools = std::move(chat.chat.tools);
   }
-  return submit(std::move(request), std::move(sink));
+  if (reasoning_ != nullptr) {
+    request.reasoning_syntax = info_.reasoning_syntax;
+    request.thought = thought_start(*reasoning_, text);
+  }
+  return std::move(request);
 }
 
 PooledText TextEngine::encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const {

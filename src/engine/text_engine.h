@@ -25,7 +25,7 @@ class TextEngine : public Engine {
   std::string token_bytes(TokenId token) const override;
   std::string render_chat(const ChatPrompt& chat) const override;
   std::string tokenizer_config() const override { return config_; }
-  RequestId submit_chat(ChatRequest request, EventSink sink) override;
+  Request chat_request(ChatRequest chat) const override;
   PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const override;
 
  protected:

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "cache/prefix_table.h"
 #include "route/options.h"
-#include "route/prefix_table.h"
 #include "route/prompt.h"
 #include "route/replica.h"
 

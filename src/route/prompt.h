@@ -2,20 +2,16 @@
 // parsed: a replica reads it anyway and reports what is wrong with it.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cache/prefix_table.h"
+
 namespace sluice::route {
 
-// The first 16 bytes of a SHA-256, the hash of the replicas' own prefix caches (base/sha256.h).
-using ChainHash = std::array<uint8_t, 16>;
-
 struct Prompt {
-  // One hash per block of the text: hash i covers the model and the blocks up to i, so that equal hashes mean equal
-  // prefixes. A last block that is not full has no hash.
+  // One hash per block of the text; the first one covers the model, too. A last block that is not full has no hash.
   std::vector<ChainHash> chain;
   std::string session;  // JSON text of prompt_cache_key, session_id or user, the first that is there; may be empty
   bool stores = false;  // one replica has the answer that the body names (previous_response_id), or keeps this one

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "route/prefix_table.h"
+#include "cache/prefix_table.h"
 
 namespace sluice::route {
 

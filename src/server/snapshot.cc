@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -52,8 +53,48 @@ std::string histogram_json(const Histogram& h) {
                      json_number(h.sum));
 }
 
+using Label = std::pair<std::string, std::string>;
+
+std::vector<Label> without_engine(const MetricSample& sample) {
+  std::vector<Label> labels = sample.labels;
+  std::erase_if(labels, [](const Label& label) { return label.first == "engine"; });
+  return labels;
+}
+
+// Joins the samples of a model's replicas, which differ in the label "engine" only: sums, means of shares, and one of
+// equal descriptions.
+std::vector<MetricSample> join_replicas(const MetricFamily& family, std::span<const MetricSample> samples) {
+  struct Joined {
+    std::vector<Label> labels;
+    MetricSample sample;
+    int count;
+  };
+  const bool is_share = family.name.ends_with("_perc"), is_info = family.name.ends_with("_info");
+  std::vector<Joined> joined;
+  for (const MetricSample& sample : samples) {
+    std::vector<Label> labels = without_engine(sample);
+    const auto found = std::ranges::find(joined, labels, &Joined::labels);
+    if (found == joined.end()) {
+      joined.push_back({std::move(labels), sample, 1});
+    } else if (!is_info) {
+      ++found->count;
+      found->sample.value += sample.value;
+      found->sample.histogram.sum += sample.histogram.sum;
+      std::ranges::transform(found->sample.histogram.counts, sample.histogram.counts,
+                             found->sample.histogram.counts.begin(), std::plus());
+    }
+  }
+  std::vector<MetricSample> out;
+  for (Joined& one : joined) {
+    if (is_share) one.sample.value /= one.count;
+    out.push_back(std::move(one.sample));
+  }
+  return out;
+}
+
 // The samples are of one model.
-void add_family(std::string& metrics, const MetricFamily& family, std::span<const MetricSample> samples) {
+void add_family(std::string& metrics, const MetricFamily& family, std::span<const MetricSample> all) {
+  const std::vector<MetricSample> samples = join_replicas(family, all);
   const bool is_histogram = family.type == MetricFamily::Type::kHistogram;
   const bool shown = !is_histogram || std::ranges::find(kShownHistograms, family.name) != std::end(kShownHistograms);
   if (samples.empty() || !shown) return;

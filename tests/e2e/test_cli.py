@@ -25,7 +25,7 @@ def run(*arguments, env=None, **options):
         (["srve"], "did you mean 'serve'?"),
         (["serve", "--prot", "1"], "did you mean '--port'?"),
         (["serve", MODEL, "--port", "-1"], "--port: -1 is out of range (expected 0 to 65535)"),
-        (["serve", MODEL, "--data-parallel-size", "2"], "--data-parallel-size 2: not supported: one process"),
+        (["serve", MODEL, "--data-parallel-size-local", "2"], "--data-parallel-size-local 2: not supported: one server"),
         (["serve", MODEL, "--quantization", "awq", "--port", "0"], "the checkpoint's method is none"),
         (["serve", MODEL, "--override-generation-config", '{"a": 1}', "--port", "0"], "unknown key 'a'"),
         (["serve", MODEL, "--ssl-certfile", "x"], "need each other"),
@@ -78,7 +78,7 @@ def test_vllm_command_line(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("max-num-seqs: 3\nserved-model-name: [unused]\n")
     arguments = ["--dtype", "float", "--max_model_len", "1k", "--served-model-name", "a", "b", "--trust-remote-code",
-                 "-dp", "1", "--enforce-eager", "--config", str(config), "--generation-config", "vllm",
+                 "-dpl", "1", "--enforce-eager", "--config", str(config), "--generation-config", "vllm",
                  "--override-generation-config.temperature", "0", "--chat-template",
                  "{{ mood }}: {{ messages[0]['content'] }}", "--default-chat-template-kwargs", '{"mood": "calm"}']  # fmt: skip
     with Server(*arguments) as server:
@@ -86,7 +86,7 @@ def test_vllm_command_line(tmp_path):
         models = {model.id: model for model in client.models.list().data}
         assert set(models) == {"a", "b"} and models["a"].max_model_len == 1000
         assert "sluice: --trust-remote-code: nothing to do: no code of a model is ever run\n" in server.lines
-        assert "sluice: -dp 1: nothing to do, it is always so\n" in server.lines
+        assert "sluice: -dpl 1: nothing to do, it is always so\n" in server.lines
         message = [{"role": "user", "content": "Hi"}]
         for kwargs, text in (({}, "calm: Hi"), ({"mood": "glad"}, "glad: Hi")):
             body = {"messages": message, "chat_template_kwargs": kwargs}

@@ -14,9 +14,9 @@ import pytest
 from serving import MODEL, Server, binary
 
 
-def ranks_of(server: Server) -> dict[int, int]:
-    """The process ids of the further ranks, by rank."""
-    found = {}
+def children_of(server: Server) -> list[tuple[int, int]]:
+    """The further ranks, with their process ids."""
+    found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "cmdline").read_bytes().split(b"\0")
@@ -24,8 +24,13 @@ def ranks_of(server: Server) -> dict[int, int]:
         except (OSError, IndexError):
             continue
         if parent == server.process.pid and words[1:2] == [b"rank"]:
-            found[int(words[3])] = int(path.name)
+            found.append((int(words[3]), int(path.name)))
     return found
+
+
+def ranks_of(server: Server) -> dict[int, int]:
+    """The process ids of the further ranks, by rank."""
+    return dict(children_of(server))
 
 
 def gone(pid: int) -> bool:
@@ -49,6 +54,8 @@ def wait_until(condition, seconds: float):
         (["-tp", "2"], "q8_0"),
         (["-pp", "2"], "none"),
         (["-tp", "2", "-pp", "2"], "none"),
+        (["-dp", "2"], "none"),
+        (["-tp", "2", "-dp", "2"], "none"),
     ],
 )
 def test_greedy_answers_are_exact(goldens, ranks, quantization):
@@ -66,7 +73,8 @@ def test_greedy_answers_are_exact(goldens, ranks, quantization):
             return list(pool.map(ask, rows))
 
     with Server(*arguments, *ranks) as server:
-        assert len(ranks_of(server)) == 2 ** (len(ranks) // 2) - 1
+        processes, replicas = 2 ** (len(ranks) // 2), 2 if "-dp" in ranks else 1
+        assert len(children_of(server)) == processes - replicas
         got = answers(server)
     if quantization == "none":
         assert got == [row["greedy_text"] for row in rows]

@@ -98,9 +98,17 @@ inline Choice run_alone(Engine& engine, Request request) {
   return collector.answer(collector.submit(std::move(request)))[0];
 }
 
+// The sum over replicas, which differ in the first label.
 inline double metric(const Engine& engine, const std::string& name) {
   for (const MetricFamily& family : engine.metrics()) {
-    if (family.name == name) return family.samples.front().value;
+    if (family.name != name) continue;
+    double sum = 0;
+    for (const MetricSample& sample : family.samples) {
+      auto labels = sample.labels;
+      if (!labels.empty()) labels[0] = family.samples[0].labels[0];
+      sum += labels == family.samples[0].labels ? sample.value : 0;
+    }
+    return sum;
   }
   ADD_FAILURE() << "no metric " << name;
   return -1;

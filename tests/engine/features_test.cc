@@ -22,7 +22,16 @@ namespace {
 using namespace testing;  // engine/collect.h
 
 // What an engine, or the way a request is run on it, may have.
-enum Place : unsigned { kAlone = 0, kReuse = 1, kPreempt = 2, kChunks = 4, kJump = 8, kCancel = 16, kKept = 32 };
+enum Place : unsigned {
+  kAlone = 0,
+  kReuse = 1,
+  kPreempt = 2,
+  kChunks = 4,
+  kJump = 8,
+  kCancel = 16,
+  kKept = 32,
+  kReplicas = 64
+};
 
 constexpr const char* kSchema =
     R"({"type": "object", "additionalProperties": false, "required": ["city", "kind", "visits"], "properties": {
@@ -89,6 +98,7 @@ const Feature kFeatures[] = {
      }},
     {"beams", kAlone, [](Request& r) { r.beams = {.width = 4}; }},
     {"kept_rows", kKept},
+    {"replicas", kReplicas},
 };
 
 // Engines by what they have.
@@ -106,6 +116,7 @@ Engine& engine_for(unsigned place) {
   o.enable_prefix_caching = (place & (kReuse | kKept)) != 0;
   o.jump_ahead = (place & kJump) != 0;
   if ((place & kChunks) != 0) o.max_num_batched_tokens = 8;
+  if ((place & kReplicas) != 0) o.data_parallel_size = 2;
   if ((place & kKept) != 0) o.kv_host_memory_bytes = int64_t{16} << 20;
   if ((place & (kPreempt | kKept)) != 0) o.kv_cache_memory_bytes = 640 * 2048;  // 640 tokens
   engine = Engine::load(o);
@@ -197,7 +208,7 @@ void expect_valid(const Request& request, const Engine& engine, const std::vecto
 void keep_prompt(Engine& engine, const Request& request) {
   run_alone(engine, request);
   static std::mt19937 random(1);
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 40; ++i) {
     Request other = base_request(engine);
     other.prompt.clear();
     for (int token = 0; token < 60; ++token) other.prompt.push_back(static_cast<TokenId>(300 + random() % 1000));

@@ -52,6 +52,37 @@ class EventsTest : public ServerTest {
   }
 };
 
+// Every metric twice, as from two replicas.
+class TwoReplicas final : public FakeEngine {
+  std::vector<MetricFamily> metrics() const override {
+    std::vector<MetricFamily> families = FakeEngine::metrics();
+    families.push_back(
+        {.name = "vllm:kv_cache_usage_perc", .help = "Usage.", .samples = {{.labels = {}, .value = 0.5}}});
+    for (MetricFamily& family : families) {
+      MetricSample other = family.samples[0];
+      family.samples[0].labels.emplace_back("engine", "0");
+      other.labels.emplace_back("engine", "1");
+      family.samples.push_back(std::move(other));
+    }
+    families.back().samples[1].value = 0.25;
+    return families;
+  }
+};
+
+TEST_F(EventsTest, ReplicasAreJoined) {
+  TwoReplicas replicas;
+  server = std::make_unique<Server>(replicas, options);
+  port = server->port();
+  thread = std::thread([this] { server->run(); });
+  Watcher watcher(port);
+  const Json metrics = watcher.next()["models"][0]["metrics"];
+  EXPECT_EQ(metrics["vllm:prompt_tokens_total"], 14);
+  EXPECT_EQ(metrics["vllm:time_to_first_token_seconds"]["counts"], Json({4, 2, 8}));
+  EXPECT_EQ(metrics["vllm:time_to_first_token_seconds"]["sum"], 25);
+  EXPECT_EQ(metrics["vllm:kv_cache_usage_perc"], 0.375);
+  stop();
+}
+
 TEST_F(EventsTest, SnapshotsFollowEachOther) {
   start();
   Watcher watcher(port);

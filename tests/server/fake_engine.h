@@ -129,12 +129,12 @@ class FakeEngine : public Engine {
     wake_.notify_all();
     return id;
   }
-  RequestId submit_chat(ChatRequest chat, EventSink sink) override {
+  Request chat_request(ChatRequest chat) const override {
     const std::string text = render_chat(chat.chat);
     check_text_length(text.size(), info_.max_model_len, chat.request.prompt_param);
     chat.request.prompt = tokenize(text, chat.add_special_tokens);
     fit_context(chat.request, info_.max_model_len, "messages");
-    return submit(std::move(chat.request), std::move(sink));
+    return std::move(chat.request);
   }
   // The vector of a text: its length, its first and its last token, its types' sum. Scores: the same without the first
   // token.

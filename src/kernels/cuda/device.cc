@@ -96,12 +96,17 @@ class SharedMemory final : public PinnedMemory {
 
 bool shares_memory() { return shared_allocated.load(std::memory_order_relaxed); }
 
-void make_current(int device) {
-  thread_local int current = -1;
-  if (current == device) return;
-  check_cuda(cudaSetDevice(device), "choosing the device");
-  current = device;
+namespace {
+thread_local int current_device = -1;  // of this thread; -1: not known
 }
+
+void make_current(int device) {
+  if (current_device == device) return;
+  check_cuda(cudaSetDevice(device), "choosing the device");
+  current_device = device;
+}
+
+void try_make_current(int device) noexcept { current_device = cudaSetDevice(device) == cudaSuccess ? device : -1; }
 
 Device::Device(int ordinal, const ops::Ops& ops)
     : ops::Device(ordinal),

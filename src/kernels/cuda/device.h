@@ -13,6 +13,8 @@ int device_count();
 
 // Makes a device current for the calling thread.
 void make_current(int device);
+// The same for destructors, which cannot report an error.
+void try_make_current(int device) noexcept;
 
 class Device final : public ops::Device {
  public:

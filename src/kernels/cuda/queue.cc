@@ -58,7 +58,7 @@ Queue::Queue(Device& device, ThreadPool& threads, bool computes) : ops::Queue(de
 
 // Ignores errors: nobody waits for the stream's remaining work.
 Queue::~Queue() {
-  cudaSetDevice(launch_.device);
+  try_make_current(launch_.device);
   end_work();
   peers_.clear();
   for (const UploadBuffer& buffer : uploads_) {

@@ -78,7 +78,7 @@ Peers::Peers(int device, Communicator& communicator) : communicator_(communicato
 Peers::~Peers() { release(); }
 
 void Peers::release() {
-  cudaSetDevice(device_);
+  try_make_current(device_);
   for (void* mapped : mapped_) cudaIpcCloseMemHandle(mapped);
   cudaFree(memory_.regions[memory_.rank]);
   cudaFreeHost(ended_);

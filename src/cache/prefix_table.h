@@ -1,6 +1,7 @@
 // Remembers which replicas have computed which prefixes of prompts. What was used longest ago is forgotten first.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <list>
@@ -9,9 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "route/prompt.h"
+namespace sluice {
 
-namespace sluice::route {
+// The first 16 bytes of a SHA-256 (base/sha256.h). Hash i of a chain covers the blocks up to i, so that equal hashes
+// mean equal prefixes.
+using ChainHash = std::array<uint8_t, 16>;
 
 using ReplicaMask = uint64_t;  // bit i: replica i
 inline constexpr size_t kMaxReplicas = 64;
@@ -59,4 +62,4 @@ class PrefixTable {
   std::vector<uint64_t> forgotten_ = std::vector<uint64_t>(kMaxReplicas, 0);  // when each replica was
 };
 
-}  // namespace sluice::route
+}  // namespace sluice

@@ -1,9 +1,9 @@
 // Tests the table of prefixes.
-#include "route/prefix_table.h"
+#include "cache/prefix_table.h"
 
 #include <gtest/gtest.h>
 
-namespace sluice::route {
+namespace sluice {
 namespace {
 
 constexpr ReplicaMask kAll = ~ReplicaMask{0};
@@ -88,4 +88,4 @@ TEST(PrefixTable, AReplicaThatStartedAnewHasNothing) {
 }
 
 }  // namespace
-}  // namespace sluice::route
+}  // namespace sluice

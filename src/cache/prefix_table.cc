@@ -1,11 +1,11 @@
 // A hash table of blocks with a list from the last used to the first to go.
-#include "route/prefix_table.h"
+#include "cache/prefix_table.h"
 
 #include <algorithm>
 
 #include "base/check.h"
 
-namespace sluice::route {
+namespace sluice {
 
 PrefixTable::PrefixTable(int64_t bytes) : capacity_(static_cast<size_t>(bytes / kBytesPerBlock)) {
   // The buckets of a full table from the start: making more of them later would hold up requests.
@@ -71,4 +71,4 @@ size_t PrefixTable::blocks() const {
   return entries_.size();
 }
 
-}  // namespace sluice::route
+}  // namespace sluice

@@ -1,0 +1,78 @@
+// Prefix first, then load.
+#include "engine/placement.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/sha256.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kTableBytes = 32 << 20;  // 4 million tokens
+constexpr size_t kTokensPerLoad = 1024;
+
+std::string_view bytes_of(const void* data, size_t size) { return {static_cast<const char*>(data), size}; }
+
+ChainHash cut(const Sha256& digest) {
+  ChainHash hash;
+  std::copy_n(digest.begin(), hash.size(), hash.begin());
+  return hash;
+}
+
+}  // namespace
+
+Placement::Placement(int replicas)
+    : loads_(std::make_shared<std::vector<std::atomic<int64_t>>>(static_cast<size_t>(replicas))), table_(kTableBytes) {
+  CHECK(replicas >= 1 && static_cast<size_t>(replicas) <= kMaxReplicas, "{} replicas", replicas);
+}
+
+std::vector<ChainHash> Placement::chain_of(std::span<const TokenId> prompt, std::string_view salt) {
+  std::vector<ChainHash> chain;
+  chain.reserve(prompt.size() / kBlock);
+  ChainHash parent = cut(sha256(salt));
+  for (; prompt.size() >= kBlock; prompt = prompt.subspan(kBlock)) {
+    parent = cut(sha256({bytes_of(parent.data(), parent.size()), bytes_of(prompt.data(), kBlock * sizeof(TokenId))}));
+    chain.push_back(parent);
+  }
+  return chain;
+}
+
+int64_t Placement::load_of(int choices, size_t prompt_tokens) {
+  return choices + static_cast<int64_t>(prompt_tokens / kTokensPerLoad);
+}
+
+int Placement::choose(std::span<const ChainHash> chain, ReplicaMask allowed) {
+  const unsigned turn = turn_.load();
+  const int least = least_loaded(allowed, turn);
+  if (const PrefixTable::Match match = table_.find(chain, allowed); match.blocks > 0) {
+    const int chosen = least_loaded(match.replicas, turn);
+    if (load(chosen) <= load(least) + load(least) / 4 + kImbalance) return chosen;
+  }
+  ++turn_;  // only now: repeated prompts between new ones must not decide where the new ones go
+  return least;
+}
+
+int Placement::least_loaded(ReplicaMask allowed, unsigned turn) const {
+  const auto replicas = static_cast<unsigned>(loads_->size());
+  int best = -1;
+  for (unsigned n = 0; n < replicas; ++n) {
+    const int i = static_cast<int>((turn + n) % replicas);
+    if ((allowed >> i & 1) != 0 && (best < 0 || load(i) < load(best))) best = i;
+  }
+  CHECK(best >= 0, "none of {} replicas is allowed", replicas);
+  return best;
+}
+
+std::shared_ptr<const void> Placement::enter(int replica, std::span<const ChainHash> chain, int64_t load) {
+  table_.remember(chain, static_cast<size_t>(replica));
+  std::atomic<int64_t>& sum = (*loads_)[static_cast<size_t>(replica)];
+  sum += load;
+  return {&sum, [loads = loads_, load](std::atomic<int64_t>* entered) { *entered -= load; }};
+}
+
+void Placement::forget_prefixes() {
+  for (size_t i = 0; i < loads_->size(); ++i) table_.forget(i);
+}
+
+}  // namespace sluice

@@ -1,0 +1,219 @@
+// A request goes where most of its prompt is cached, or else to the replica with the least to do. Ids of requests are
+// those of the replica, times the number of replicas, plus the replica.
+#include "engine/replicas.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/placement.h"
+#include "engine/row_mover.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kEngineLabel = "engine";
+
+class Replicas final : public Engine {
+ public:
+  explicit Replicas(std::vector<std::unique_ptr<Engine>> engines)
+      : engines_(std::move(engines)), placement_(static_cast<int>(engines_.size())), info_(engines_.front()->model()) {
+    info_.kv_cache_tokens = 0;
+    for (const auto& engine : engines_) {
+      info_.kv_cache_tokens += engine->model().kv_cache_tokens;
+      info_.max_model_len = std::min(info_.max_model_len, engine->model().max_model_len);
+    }
+  }
+
+  const ModelInfo& model() const override { return info_; }
+  std::vector<TokenId> tokenize(std::string_view text, bool add_special_tokens) const override {
+    return first().tokenize(text, add_special_tokens);
+  }
+  std::string detokenize(std::span<const TokenId> tokens, bool skip_special_tokens) const override {
+    return first().detokenize(tokens, skip_special_tokens);
+  }
+  std::string token_text(TokenId token) const override { return first().token_text(token); }
+  std::string token_bytes(TokenId token) const override { return first().token_bytes(token); }
+  std::string render_chat(const ChatPrompt& chat) const override { return first().render_chat(chat); }
+  std::string tokenizer_config() const override { return first().tokenizer_config(); }
+  PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const override {
+    return first().encode(text, pair, truncate);
+  }
+  Request chat_request(ChatRequest chat) const override { return first().chat_request(std::move(chat)); }
+
+  RequestId submit(Request request, EventSink sink) override {
+    const std::vector<ChainHash> chain =
+        Placement::chain_of(request.prompt, request.adapter + '\0' + request.cache_salt);
+    const int64_t load = Placement::load_of(request.n, request.prompt.size());
+    return place(chain, load, [&](Engine& engine, std::shared_ptr<const void> entered, bool last) {
+      EventSink counted = [sink, entered = std::move(entered)](Event event) { sink(std::move(event)); };
+      return engine.submit(last ? std::move(request) : request, std::move(counted));
+    });
+  }
+
+  RequestId embed(PoolingRequest request, PoolingSink sink) override {
+    size_t tokens = 0;
+    for (const PooledText& text : request.texts) tokens += text.tokens.size();
+    return place(
+        {}, Placement::load_of(1, tokens), [&](Engine& engine, std::shared_ptr<const void> entered, bool last) {
+          PoolingSink counted = [sink, entered = std::move(entered)](PoolingResult result) { sink(std::move(result)); };
+          return engine.embed(last ? std::move(request) : request, std::move(counted));
+        });
+  }
+
+  void cancel(RequestId id) override { engines_[id % engines_.size()]->cancel(id / engines_.size()); }
+
+  // All replicas have the same adapters: if one of them cannot load one, none has it.
+  void load_adapter(const std::string& name, const std::string& folder) override {
+    for (size_t i = 0; i < engines_.size(); ++i) {
+      try {
+        engines_[i]->load_adapter(name, folder);
+      } catch (...) {
+        for (size_t loaded = 0; loaded < i; ++loaded) engines_[loaded]->unload_adapter(name);
+        throw;
+      }
+    }
+  }
+  bool unload_adapter(std::string_view name) override {
+    bool known = false;
+    for (const auto& engine : engines_) known |= engine->unload_adapter(name);
+    return known;
+  }
+  std::vector<AdapterInfo> adapters() const override { return first().adapters(); }
+
+  void reset_prefix_cache() override {
+    for (const auto& engine : engines_) engine->reset_prefix_cache();
+    placement_.forget_prefixes();
+  }
+
+  bool overloaded() const override {
+    return std::ranges::all_of(engines_, [](const auto& engine) { return engine->overloaded(); });
+  }
+  void stop_accepting() override {
+    for (const auto& engine : engines_) engine->stop_accepting();
+  }
+
+  // As bad as that of the worst replica.
+  Health health() const override {
+    Health all{.alive = true};
+    for (size_t i = 0; i < engines_.size(); ++i) {
+      const Health one = engines_[i]->health();
+      all.alive &= one.alive;
+      if (one.failed && !all.failed) {
+        all.failed = true;
+        all.failure =
+            one.failure.empty() ? fmt::format("replica {} failed", i) : fmt::format("replica {}: {}", i, one.failure);
+      }
+      all.seconds_since_step = std::max(all.seconds_since_step, one.seconds_since_step);
+      all.errors_in_a_row = std::max(all.errors_in_a_row, one.errors_in_a_row);
+      all.running += one.running;
+      all.waiting += one.waiting;
+    }
+    return all;
+  }
+
+  // The label "engine" is the replica.
+  std::vector<MetricFamily> metrics() const override {
+    std::vector<MetricFamily> all;
+    for (size_t i = 0; i < engines_.size(); ++i) {
+      for (MetricFamily& family : engines_[i]->metrics()) {
+        for (MetricSample& sample : family.samples) name_engine(sample, i);
+        const auto found = std::ranges::find(all, family.name, &MetricFamily::name);
+        if (found == all.end()) {
+          all.push_back(std::move(family));
+        } else {
+          std::ranges::move(family.samples, std::back_inserter(found->samples));
+        }
+      }
+    }
+    return all;
+  }
+
+ private:
+  Engine& first() const { return *engines_.front(); }
+
+  static void name_engine(MetricSample& sample, size_t replica) {
+    for (auto& [label, value] : sample.labels) {
+      if (label == kEngineLabel) {
+        value = std::to_string(replica);
+        return;
+      }
+    }
+    sample.labels.insert(sample.labels.begin(), {kEngineLabel, std::to_string(replica)});
+  }
+
+  // Calls submit(engine, what counts the load, whether no other engine is left) for one replica after the other until
+  // one is not overloaded.
+  template <class Submit>
+  RequestId place(std::span<const ChainHash> chain, int64_t load, Submit&& submit) {
+    ReplicaMask allowed = engines_.size() == kMaxReplicas ? ~ReplicaMask{0} : (ReplicaMask{1} << engines_.size()) - 1;
+    for (;;) {
+      const int chosen = placement_.choose(chain, allowed);
+      allowed &= ~(ReplicaMask{1} << chosen);
+      try {
+        const auto replica = static_cast<size_t>(chosen);
+        const RequestId id = submit(*engines_[replica], placement_.enter(chosen, chain, load), allowed == 0);
+        return id * engines_.size() + replica;
+      } catch (const Error& e) {
+        if (e.code != ErrorCode::kOverloaded || allowed == 0) throw;
+      }
+    }
+  }
+
+  const std::vector<std::unique_ptr<Engine>> engines_;
+  Placement placement_;
+  ModelInfo info_;
+};
+
+// A part of a limit, at least one; 0 stays what it means.
+template <class T>
+T part_of(T limit, int replica, int replicas) {
+  if (limit <= 0) return limit;
+  return std::max<T>(1, limit / replicas + (replica < limit % replicas ? 1 : 0));
+}
+
+}  // namespace
+
+bool loads_replicas(const EngineOptions& options) {
+  return options.data_parallel_size > 1 && options.data_parallel_rank < 0;
+}
+
+EngineOptions replica_options(const EngineOptions& options, int replica) {
+  const int replicas = options.data_parallel_size;
+  EngineOptions one = options;
+  one.data_parallel_rank = replica;
+  one.max_num_queued_reqs = part_of(options.max_num_queued_reqs, replica, replicas);
+  one.max_num_queued_tokens = part_of(options.max_num_queued_tokens, replica, replicas);
+  if (keeps_rows(options)) {
+    one.kv_host_memory_bytes = part_of(static_cast<int64_t>(host_row_bytes(options)), replica, replicas);
+  }
+  if (!options.kv_disk.empty()) {
+    one.kv_disk_bytes = part_of(file_row_bytes(options), replica, replicas);
+    one.kv_disk = fmt::format("{}/replica-{}", options.kv_disk, replica);
+  }
+  // Otherwise equal requests on two replicas would get equal random numbers.
+  one.seed = static_cast<int64_t>(static_cast<uint64_t>(options.seed) + (static_cast<uint64_t>(replica) << 32));
+  return one;
+}
+
+std::unique_ptr<Engine> load_replicas(const EngineOptions& options, const LoadReplica& load,
+                                      const std::function<void(double)>& progress) {
+  const int replicas = options.data_parallel_size;
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int replica = 0; replica < replicas; ++replica) {
+    engines.push_back(load(replica_options(options, replica), [&](double share) {
+      if (progress) progress((replica + share) / replicas);
+    }));
+    log::info("replica {} of {} is loaded", replica + 1, replicas);
+  }
+  return join_replicas(std::move(engines));
+}
+
+std::unique_ptr<Engine> join_replicas(std::vector<std::unique_ptr<Engine>> engines) {
+  return std::make_unique<Replicas>(std::move(engines));
+}
+
+}  // namespace sluice
