@@ -72,8 +72,8 @@ def test_a_script_with_options():
     """
     done = run(script % str(MODEL), "--max_tokens", "3", "--max-model-len", "128", "--seed=0")
     assert done.stdout == "3 128\n", done.stderr
-    done = run(script % str(MODEL), "--max-tokens", "3", "--data-parallel-size", "2")
-    assert "ValueError: argument 'data_parallel_size'" in done.stderr
+    done = run(script % str(MODEL), "--max-tokens", "3", "--data-parallel-size-local", "2")
+    assert "ValueError: argument 'data_parallel_size_local'" in done.stderr
     assert run(script % str(MODEL), "--no-such-option", "3").returncode == 2
 
 

@@ -30,8 +30,15 @@ class Interrupted(Exception):
     """Of a signal handler, or of a program's own code."""
 
 
+pause_s = 0.3  # the longest one before a request is ended early
+
+
 @pytest.fixture(scope="module")
-def engine():
+def engine(llm):
+    global pause_s
+    began = time.monotonic()
+    llm.generate("Once", LONG)
+    pause_s = min(pause_s, (time.monotonic() - began) / 4)  # so that no answer ends before, on whatever machine
     made = AsyncLLM(str(MODEL), dtype="float32", max_num_seqs=128)
     yield made
     made.shutdown()
@@ -77,7 +84,7 @@ async def cancelled(engine, rng, name):
             pass
 
     task = asyncio.create_task(read())
-    await asyncio.sleep(rng.choice([0, 0, rng.uniform(0, 0.3)]))
+    await asyncio.sleep(rng.choice([0, 0, rng.uniform(0, pause_s)]))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -87,7 +94,7 @@ async def aborted(engine, rng, name):
     """A request that is ended by its name; its stream ends, too."""
 
     async def end():
-        await asyncio.sleep(rng.uniform(0, 0.3))
+        await asyncio.sleep(rng.uniform(0, pause_s))
         for _ in range(1000):  # until the engine has it
             await engine.abort([name, "unknown"])
             if task.done():
@@ -124,7 +131,7 @@ async def left(engine, rng, name):
 async def timed_out(engine, rng, name):
     stream = engine.generate(f"Once {name}", LONG, name)
     with pytest.raises(asyncio.TimeoutError):
-        async with asyncio.timeout(rng.uniform(0, 0.2)) if hasattr(asyncio, "timeout") else _timeout(rng):
+        async with asyncio.timeout(rng.uniform(0, pause_s)) if hasattr(asyncio, "timeout") else _timeout(rng):
             async for _ in stream:
                 pass
 
@@ -133,7 +140,7 @@ class _timeout:
     """asyncio.timeout() of Python 3.11."""
 
     def __init__(self, rng):
-        self.after = rng.uniform(0, 0.2)
+        self.after = rng.uniform(0, pause_s)
 
     async def __aenter__(self):
         self.task = asyncio.current_task()
