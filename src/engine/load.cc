@@ -536,6 +536,11 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   if (plan.task == Task::kScore) plan.score_activation = read_score_activation(plan.checkpoint->config);
   plan.backend = &ops::select_backend(options.backend, options.deterministic);
   const int ranks = ranks_of(options);
+  if (options.data_parallel_size > 1 && options.numa != "auto" && options.numa != "off") {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--numa {} cannot be used with --data-parallel-size {}: every replica's memory is one part",
+                            options.numa, options.data_parallel_size));
+  }
   if (ranks > 1) refuse_with_ranks(options, *plan.backend);
   const int rank = plan.communicator != nullptr ? plan.communicator->rank() : 0;
   const DeviceOfRank place = device_of_rank(*plan.backend, options.device, place_of(options, rank));

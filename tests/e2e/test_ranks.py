@@ -105,6 +105,30 @@ def test_a_lost_rank_ends_requests_with_an_error(kind):
         assert server.process.wait(timeout=10) == 1
 
 
+def test_a_lost_rank_of_a_replica_ends_the_server():
+    """Requests on the other replica may still end well. Whoever supervises the server starts it anew."""
+    with Server("-tp", "2", "-dp", "2", "--dtype", "float32") as server:
+        streams = [
+            server.client().completions.create(
+                model=server.name, prompt=prompt, max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
+            )
+            for prompt in ("Once", "The")
+        ]
+        for stream in streams:
+            next(stream)
+        os.kill(children_of(server)[1][1], signal.SIGKILL)
+        killed = time.monotonic()
+        ends = []
+        for stream in streams:
+            try:
+                ends.append([chunk.choices[0].finish_reason for chunk in stream][-1])
+            except (openai.APIError, httpx.TransportError) as error:
+                ends.append(str(error))
+        assert time.monotonic() - killed < 5
+        assert any("rank 1 of 2 was lost" in end for end in ends), ends
+        assert server.process.wait(timeout=10) == 1
+
+
 def test_an_idle_server_notices_a_lost_rank():
     with Server("-tp", "3") as server:
         ranks = ranks_of(server)

@@ -175,6 +175,16 @@ TEST(ReplicaOptions, ARankMustBeBelowTheSize) {
   EXPECT_THROW(Engine::describe(o), Error);
 }
 
+TEST(ReplicaOptions, NumaPartsAreRefused) {
+  EngineOptions o;
+  o.model = demo_model();
+  o.data_parallel_size = 2;
+  o.numa = "2";
+  EXPECT_THROW(Engine::describe(o), Error);
+  o.numa = "off";
+  EXPECT_EQ(Engine::describe(o).name, "minnow-6m");
+}
+
 // Two replicas with a thread each answer as one engine does.
 TEST(ReplicasOfTheModel, AnswersAreTheSameAndSamplesAreNot) {
   EngineOptions o;
