@@ -59,12 +59,24 @@ std::vector<std::string> read_origins(const std::vector<std::string>& origins) {
     const size_t scheme = text.find("://");
     const bool origin = scheme != std::string::npos && scheme > 0 && text.size() > scheme + 3 &&
                         text.find('/', scheme + 3) == std::string::npos;
-    if (origin || text == "*" || text == "null") continue;
-    throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("--allowed-origins: '{}' is not an origin (expected SCHEME://HOST[:PORT] or '*')", text),
-                "allowed-origins", "");
+    if (origin || text == "*" || text == "null" || text == "localhost") continue;
+    throw Error(
+        ErrorCode::kInvalidRequest,
+        fmt::format("--allowed-origins: '{}' is not an origin (expected SCHEME://HOST[:PORT], 'localhost' or '*')",
+                    text),
+        "allowed-origins", "");
   }
   return origins;
+}
+
+// "localhost" among the allowed origins: every port of this machine, by its local names.
+bool is_local_origin(std::string_view origin) {
+  const size_t scheme = origin.find("://");
+  if (scheme == std::string_view::npos) return false;
+  std::string_view host = origin.substr(scheme + 3);
+  const size_t port = host.find(':', host.starts_with('[') ? host.find(']') : 0);
+  host = host.substr(0, port);
+  return host == "localhost" || host == "127.0.0.1" || host == "[::1]";
 }
 
 // The headers that pages may send: our own, and those of vendors' libraries among the `requested` ones.
@@ -155,7 +167,7 @@ Gate::Gate(const ServerOptions& options, bool loopback, const Router& router)
 std::optional<HttpResponse> Gate::check(const HttpRequest& request, Admission& admission) const {
   if (auto refused = host_.refuse(request)) return refused;
   const bool preflight = request.method == "OPTIONS" && request.count("Access-Control-Request-Method") > 0;
-  if (preflight && allowed_origin(request)) return HttpResponse{.status = 204};  // cors() adds the headers
+  if (preflight && allowed_origin(request)) return HttpResponse{.status = 200};  // cors() adds the headers
   Router::Match match = router_.match(request.method, request.path);
   const bool has_dialect = match.route != nullptr && match.route->dialect != nullptr;
   const Dialect& dialect = has_dialect ? *match.route->dialect : dialect_of(request.path);
@@ -225,7 +237,8 @@ std::optional<HttpResponse> Gate::check_key(const HttpRequest& request, const Di
 
 bool Gate::allowed_origin(const HttpRequest& request) const {
   const auto origin = request.header("Origin");
-  return origin && (contains(allowed_origins_, "*") || contains(allowed_origins_, *origin));
+  return origin && (contains(allowed_origins_, "*") || contains(allowed_origins_, *origin) ||
+                    (contains(allowed_origins_, "localhost") && is_local_origin(*origin)));
 }
 
 Headers Gate::cors(const HttpRequest& request) const {

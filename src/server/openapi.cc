@@ -137,8 +137,8 @@ Json operation_of(const Route& route) {
 
 // Pages and their files are not API.
 bool is_page(const Route& route) {
-  return route.path == "/" || route.path == "/dashboard" || route.path == "/docs" || route.path == "/docs.css" ||
-         route.path.starts_with("/ui/");
+  return (route.path == "/" && route.method == "GET") || route.path == "/dashboard" || route.path == "/docs" ||
+         route.path == "/docs.css" || route.path.starts_with("/ui/");
 }
 
 }  // namespace

@@ -367,7 +367,7 @@ TEST(Arguments, OtherValuesOfLlamaServer) {
       {{"-to", "600"}, "--body-timeout-ms 600k"},
       {{"-to", "1m"}, "error: expected 1 to 86400 seconds"},
       {{"--cors-origins", "http://a,http://b"}, "--allowed-origins http://a,http://b"},
-      {{"--cors-origins", "localhost"}, "error: 'localhost' is not supported"},
+      {{"--cors-origins", "localhost"}, "--allowed-origins localhost"},
       {{"--reasoning-format", "deepseek"}, "--reasoning-parser auto"},
       {{"--reasoning-format", "none"}, "--reasoning-parser none"},
       {{"--reasoning-format", "deepseek-legacy"}, "error: expected one of: none, auto, deepseek"},
@@ -674,6 +674,16 @@ void check_table(std::span<const ForeignOption> rows) {
 
 TEST(Arguments, EveryOptionOfVllm) { check_table(vllm_options()); }
 TEST(Arguments, EveryOptionOfLlamaServer) { check_table(llama_options()); }
+
+// vLLM's row is found first: it must not refuse what llama-server's row of the same name takes.
+TEST(Arguments, OptionsOfBothServersAreTaken) {
+  for (const ForeignOption& llama : llama_options()) {
+    for (const ForeignOption& vllm : vllm_options()) {
+      if (vllm.name != llama.name || llama.kind == ForeignOption::Kind::kRefused) continue;
+      EXPECT_NE(vllm.kind, ForeignOption::Kind::kRefused) << vllm.name;
+    }
+  }
+}
 
 TEST(Arguments, GeneratedPagesHaveShortLines) {
   for (const std::string& page :

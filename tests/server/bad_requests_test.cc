@@ -302,13 +302,22 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
 
 // What other servers constrain or sample by is never ignored.
 TEST_F(BadRequests, FieldsOfOtherServersAreRefusedByName) {
-  const std::vector<std::pair<std::string, std::string>> fields = {
-      {"regex", R"("a+")"},      {"ebnf", R"("root ::= \"a\"")"}, {"stop_regex", R"("a+")"},
-      {"mirostat_mode", "2"},    {"dynamic_temperature", "true"}, {"min_keep", "3"},
-      {"lora_request", "{}"},    {"lora_path", R"("a")"},         {"logits_processors", R"(["a"])"},
-      {"n_predict", "5"},        {"max_new_tokens", "5"},         {"repeat_penalty", "1.1"},
-      {"options", R"({"a":1})"}, {"format", R"("json")"},         {"sampling_seed", "5"},
-      {"tfs_z", "0.5"}};
+  const std::vector<std::pair<std::string, std::string>> fields = {{"logprob_token_ids", "[1]"},
+                                                                   {"truncation_side", R"("right")"},
+                                                                   {"stop_regex", R"("a+")"},
+                                                                   {"mirostat_mode", "2"},
+                                                                   {"dynamic_temperature", "true"},
+                                                                   {"min_keep", "3"},
+                                                                   {"lora_request", "{}"},
+                                                                   {"lora_path", R"("a")"},
+                                                                   {"logits_processors", R"(["a"])"},
+                                                                   {"n_predict", "5"},
+                                                                   {"max_new_tokens", "5"},
+                                                                   {"repeat_penalty", "1.1"},
+                                                                   {"options", R"({"a":1})"},
+                                                                   {"format", R"("json")"},
+                                                                   {"sampling_seed", "5"},
+                                                                   {"tfs_z", "0.5"}};
   start();
   TestClient client(port);
   for (const auto& [name, value] : fields) {

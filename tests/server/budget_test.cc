@@ -31,6 +31,7 @@ struct Base {
 };
 constexpr std::string_view kChat = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":1})";
 constexpr Base kBases[] = {
+    {"tgi", R"({"inputs":"a","parameters":{"max_new_tokens":1}})"},
     {"tgi generate", R"({"inputs":"a","parameters":{"max_new_tokens":1}})"},
     {"tgi generate_stream", R"({"inputs":"a","parameters":{"max_new_tokens":1}})"},
     {"ollama chat", R"({"model":"fake","messages":[{"role":"user","content":"hi"}]})"},
@@ -59,6 +60,7 @@ constexpr Base kBases[] = {
     {"pooling", R"({"input":"a"})", Task::kEmbed},
     {"invocations", R"({"model":"fake"})"},
     {"sglang generate", R"({"text":"a","sampling_params":{"max_new_tokens":1}})"},
+    {"chat input_tokens", R"({"messages":[{"role":"user","content":"hi"}]})"},
     {"tgi tokenize", R"({"inputs":"a"})"},
     {"tgi chat_tokenize", R"({"messages":[{"role":"user","content":"hi"}]})"},
     {"tei embed", R"({"inputs":"a"})", Task::kEmbed},

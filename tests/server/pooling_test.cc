@@ -24,8 +24,11 @@ class Pooling : public ServerTest {
 TEST_F(Pooling, Embeddings) {
   const TestResponse response = embed("ab");
   ASSERT_EQ(response.status, 200) << response.body;
-  EXPECT_EQ(response.body, R"({"object":"list","data":[{"object":"embedding","index":0,"embedding":[3,257,98,0]}],)"
-                           R"("model":"fake","usage":{"prompt_tokens":3,"total_tokens":3}})");
+  EXPECT_TRUE(response.json().at("id").get<std::string>().starts_with("embd-"));
+  EXPECT_GT(response.json().at("created"), 1'700'000'000);
+  EXPECT_EQ(response.body.substr(response.body.find("\"data\"")),
+            R"("data":[{"object":"embedding","index":0,"embedding":[3,257,98,0]}],)"
+            R"("model":"fake","usage":{"prompt_tokens":3,"total_tokens":3}})");
   EXPECT_EQ(embed({"ab", "c"}).json()["data"][1]["embedding"], Json({2, 257, 99, 0}));
   EXPECT_EQ(embed({5, 6}).json()["data"][0]["embedding"], Json({2, 5, 6, 0}));
   EXPECT_EQ(embed(Json::array({{5, 6}, {7}})).json()["data"][1]["embedding"], Json({1, 7, 7, 0}));
@@ -68,6 +71,8 @@ TEST_F(Pooling, WrongEmbeddingRequests) {
   expect_error(embed("a", {{"prompt_name", "x"}}), 400, "prompt_name", "invalid_value");
   expect_error(embed("a", {{"truncate_prompt_tokens", 0}}), 400, "truncate_prompt_tokens", "invalid_value");
   expect_error(embed("a", {{"truncate_prompt_tokens", 5000}}), 400, "truncate_prompt_tokens", "invalid_value");
+  expect_error(embed("a", {{"embed_dtype", "float16"}}), 400, "embed_dtype", "unsupported_parameter");
+  expect_error(embed("a", {{"truncation_side", "left"}}), 400, "truncation_side", "unsupported_parameter");
   expect_error(embed(""), 400, "input", "invalid_value");
   expect_error(embed(Json::array()), 400, "input", "empty_array");
   expect_error(embed({"a", ""}), 400, "input[1]", "invalid_value");

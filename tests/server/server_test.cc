@@ -154,8 +154,9 @@ TEST_F(ServerTest, EveryRouteNeedsAKeyButThePublicOnes) {
   for (const Json& route : index["routes"]) {
     std::string path = route["path"];
     if (path.ends_with("*")) path.replace(path.size() - 1, 1, "fake");
-    const bool is_public = path == "/health" || path == "/ping" || path == "/" || path == "/dashboard" ||
-                           path.starts_with("/ui/") || path.starts_with("/docs") || path == "/openapi.json";
+    const bool is_public = path == "/health" || path == "/ping" || (path == "/" && route["method"] == "GET") ||
+                           path == "/dashboard" || path.starts_with("/ui/") || path.starts_with("/docs") ||
+                           path == "/openapi.json";
     const bool endless = path == "/events";
     const auto ask = [&](std::string_view headers) {
       const std::string all = std::string(headers) + (endless ? "X-Request-Timeout: 0.01\r\n" : "");
@@ -182,7 +183,9 @@ TEST_F(ServerTest, EveryRouteNeedsAKeyButThePublicOnes) {
       expect_error(none, 401, "", "");
       expect_error(ask(bearer("sk-test-key-1")), 401, "", "invalid_api_key");
     }
-    EXPECT_EQ(send(get_text(path, "", "HEAD"), true).status, 401);
+    if (path != "/") {  // GET and HEAD of it are the page
+      EXPECT_EQ(send(get_text(path, "", "HEAD"), true).status, 401);
+    }
     EXPECT_EQ(send(get_text(path, "", "OPTIONS")).status, 401);
     EXPECT_EQ(send(fmt::format("GET {} HTTP/1.1\r\nHost: a/health?\r\n\r\n", path)).status, 400);
   }
@@ -280,7 +283,7 @@ TEST_F(ServerTest, CorsOnlyForAllowedOrigins) {
   options.allowed_origins = {"https://app.example"};
   options.api_key = {"a"};
   const TestResponse allowed = send(get_text("/v1/models", preflight, "OPTIONS"));
-  EXPECT_EQ(allowed.status, 204);
+  EXPECT_EQ(allowed.status, 200);
   EXPECT_EQ(allowed.headers.at("access-control-allow-origin"), "https://app.example");
   EXPECT_EQ(allowed.headers.at("vary"), "Origin");
   EXPECT_EQ(get("/health", "Origin: https://app.example\r\n").headers.at("access-control-allow-origin"),
@@ -303,6 +306,14 @@ TEST_F(ServerTest, CorsForSeveralAndForAllOrigins) {
   for (const auto* origin : {"https://a.example", "http://b.example:8080"}) EXPECT_EQ(allowed(origin), origin);
   EXPECT_EQ(allowed("https://c.example"), "");
   stop();
+  options.allowed_origins = {"localhost"};
+  for (const auto* origin : {"http://localhost", "http://localhost:3000", "https://127.0.0.1:1", "http://[::1]:80"}) {
+    EXPECT_EQ(allowed(origin), origin);
+  }
+  for (const auto* origin : {"http://localhost.evil.example", "http://evil.example", "null", "http://127.0.0.10"}) {
+    EXPECT_EQ(allowed(origin), "");
+  }
+  stop();
   options.allowed_origins = {"*"};
   EXPECT_EQ(allowed("https://c.example"), "*");
   const TestResponse preflight = send(
@@ -311,7 +322,7 @@ TEST_F(ServerTest, CorsForSeveralAndForAllOrigins) {
                "authorization, content-type,x-stainless-lang,X-Stainless-Retry-Count, "
                "openai-organization,anthropic-version,x-evil\r\n",
                "OPTIONS"));
-  EXPECT_EQ(preflight.status, 204);
+  EXPECT_EQ(preflight.status, 200);
   EXPECT_EQ(preflight.headers.at("access-control-allow-headers"),
             "authorization, content-type, x-request-id, x-request-timeout, x-api-key, x-stainless-lang, "
             "x-stainless-retry-count, openai-organization, anthropic-version");
@@ -780,7 +791,7 @@ TEST_F(ServerTest, OptionsThatDoNotDo) {
   EXPECT_EQ(fails([](ServerOptions& o) { o.allowed_hosts = {"a b"}; }),
             "--allowed-hosts: 'a b' is not a host name (expected HOST or '*')");
   EXPECT_EQ(fails([](ServerOptions& o) { o.allowed_origins = {"https://a/"}; }),
-            "--allowed-origins: 'https://a/' is not an origin (expected SCHEME://HOST[:PORT] or '*')");
+            "--allowed-origins: 'https://a/' is not an origin (expected SCHEME://HOST[:PORT], 'localhost' or '*')");
   start();
   EXPECT_NE(fails([this](ServerOptions& o) { o.port = port; }).find("cannot listen"), std::string::npos);
 }

@@ -10,6 +10,7 @@
 #include "server/gate.h"
 #include "server/llamacpp/format.h"
 #include "server/llamacpp/settings.h"
+#include "server/members.h"
 
 namespace sluice::server {
 namespace {
@@ -161,7 +162,20 @@ std::vector<std::pair<TokenId, float>> biases(const Call& call, const Json& valu
 
 std::span<const Parameter> llama_parameters() { return kLlamaParameters; }
 
+// {"prompt_string": "..."} is a text that may come with media, which are refused.
+static const Json& text_of_object(const Json& prompt, const FieldPath& path) {
+  for (const auto& [key, value] : prompt.items()) {
+    const FieldPath inner = path / key;
+    if (key == "prompt_string" || value.is_null() || (key == "multimodal_data" && value.empty())) continue;
+    throw unsupported_parameter(inner.str(), "is not supported: models read text only");
+  }
+  const Json& text = required_member(prompt, "prompt_string", path);
+  expect_string(text, path / "prompt_string");
+  return text;
+}
+
 std::vector<TokenId> llama_tokens(const Call& call, const Json& prompt, bool add_special, const FieldPath& path) {
+  if (prompt.is_object()) return llama_tokens(call, text_of_object(prompt, path), add_special, path);
   if (prompt.is_string()) return tokenize_text(call, prompt.get_ref<const std::string&>(), add_special, path);
   if (!prompt.is_array()) throw invalid_type(path, "one of a string or array of token ids and strings", prompt);
   std::vector<TokenId> tokens;

@@ -22,8 +22,9 @@ struct LlamaFields {
 
 std::span<const Parameter> llama_parameters();  // all but the prompt
 
-// The tokens of a prompt: a string, token ids, or an array of both, whose first text begins the prompt. With
-// `add_special`, a prompt that begins with a text gets the tokens that the tokenizer puts around one. Throws ApiError.
+// The tokens of a prompt: a string, an object {"prompt_string"}, token ids, or an array of ids and strings, whose first
+// text begins the prompt. With `add_special`, a prompt that begins with a text gets the tokens that the tokenizer puts
+// around one. Throws ApiError.
 std::vector<TokenId> llama_tokens(const Call& call, const Json& prompt, bool add_special, const FieldPath& path);
 
 // Answers a request for several prompts.

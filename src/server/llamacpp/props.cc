@@ -1,6 +1,8 @@
 // /props, /slots and /apply-template.
 #include <fmt/core.h>
 
+#include <cmath>
+
 #include "server/engine_request.h"
 #include "server/llamacpp/dialect.h"
 #include "server/llamacpp/settings.h"
@@ -67,9 +69,14 @@ const Registry<EndpointInfo> registered_props{props_endpoint}, registered_slots{
 Json llama_settings(const SamplingParams& sampling) {
   Json stop = Json::array();
   for (const std::string& text : sampling.stop) stop.push_back(text);
+  Json biases = Json::array();  // JSON has no infinity: null stands for never
+  for (const auto& [id, bias] : sampling.logit_bias) {
+    biases.push_back({{"token", id}, {"bias", std::isfinite(bias) ? Json(bias) : Json()}});
+  }
   Json settings = {{"n_predict", sampling.max_tokens.value_or(-1)},
                    {"seed", sampling.seed.value_or(-1)},
                    {"ignore_eos", sampling.ignore_eos},
+                   {"logit_bias", std::move(biases)},
                    {"stop", std::move(stop)}};
   for (const SamplingParameter& row : kSamplingParameters) {
     if ((row.dialects & SamplingParameter::kLlamaCpp) == 0) continue;

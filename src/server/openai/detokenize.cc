@@ -1,4 +1,4 @@
-// /detokenize, with vLLM's fields. The answer has the text under vLLM's name and under llama.cpp's.
+// /detokenize, with vLLM's fields. The answer has the text under the names of vLLM, llama.cpp and SGLang.
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server::openai::detokenize {
@@ -19,12 +19,12 @@ constexpr Parameter kParameters[] = {{.name = "tokens",
 void run(Call& call) {
   const auto& tokens = call.fields.of<DetokenizeFields>().tokens;
   const std::string text = call.engine().detokenize(tokens, false);
-  call.send({.body = dump_json({{"prompt", text}, {"content", text}}), .headers = call.warnings()});
+  call.send({.body = dump_json({{"prompt", text}, {"content", text}, {"text", text}}), .headers = call.warnings()});
 }
 
 const EndpointInfo endpoint{.name = "detokenize",
                             .dialect = &kOpenAi,
-                            .paths = {"/detokenize"},
+                            .paths = {"/detokenize", "/v1/detokenize"},
                             .help = "token ids to text",
                             .parameters = {model_parameter(), kParameters},
                             .run = run};

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <chrono>
 
 #include "server/openai/pooling_fields.h"
 #include "sluice/dimensions.h"
@@ -54,14 +55,16 @@ void run(Call& call) {
                              .deadline = call.deadline},
                  .body = {},
                  .headers = call.warnings()};
-  job.body = [name = call.model.name, base64 = call.fields.of<PoolingFields>().base64](const PoolingResult& result) {
+  const auto created = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  job.body = [id = "embd-" + call.request_id, created, name = call.model.name,
+              base64 = call.fields.of<PoolingFields>().base64](const PoolingResult& result) {
     std::string data;
     for (size_t i = 0; i < result.vectors.size(); ++i) {
       data += fmt::format(R"({}{{"object":"embedding","index":{},"embedding":{}}})", i > 0 ? "," : "", i,
                           vector_text(result.vectors[i], base64));
     }
-    return fmt::format(R"({{"object":"list","data":[{}],"model":{},"usage":{}}})", data, dump_json(name),
-                       dump_json(usage_of(result)));
+    return fmt::format(R"({{"id":{},"object":"list","created":{},"data":[{}],"model":{},"usage":{}}})", dump_json(id),
+                       created, data, dump_json(name), dump_json(usage_of(result)));
   };
   call.embed(std::move(job));
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "server/members.h"
 #include "server/openai/shared_fields.h"
 
 namespace sluice::server {
@@ -132,6 +133,18 @@ constexpr auto kGrammar = std::to_array<Parameter>({
      .fallback = "none",
      .help = "a grammar in the syntax of GBNF or Lark",
      .set = [](Fields& f, const Json& v) { set_grammar_text(f, v, "grammar"); }},
+    {.name = "regex",
+     .type = Type::kString,
+     .max_bytes = kGrammarBytes,
+     .fallback = "none",
+     .help = "a regular expression for the whole answer",
+     .set = [](Fields& f, const Json& v) { set_text(f, "regex", v, "regex"); }},
+    {.name = "ebnf",
+     .type = Type::kString,
+     .max_bytes = kGrammarBytes,
+     .fallback = "none",
+     .help = "a grammar in the syntax of GBNF",
+     .set = [](Fields& f, const Json& v) { set_text(f, "gbnf", v, "ebnf"); }},
     {.name = "structural_tag",
      .type = Type::kAny,
      .max_bytes = kGrammarBytes,
@@ -163,14 +176,18 @@ void set_response_format(Fields& f, const Json& v) {
     return set_grammar(f, {"json_object", "", path.str()});
   }
   if (name == "structural_tag") return set_grammar(f, {"structural_tag", dump_json(v), path.str()});
+  // TGI has the schema or the expression in `value`.
+  if (name == "json") return set_schema(f, required_member(v, "value", path), path / "value");
+  if (name == "regex") return set_text(f, "regex", required_member(v, "value", path), path / "value");
   if (name != "json_schema") {
     throw invalid_value("response_format.type",
                         fmt::format("Invalid value: '{}'. Supported values are: 'text', 'json_object', 'json_schema', "
-                                    "'structural_tag'.",
+                                    "'structural_tag', 'json', 'regex'.",
                                     quotable(name)));
   }
-  const FieldPath wrapper = path / "json_schema";
-  const auto format = v.find("json_schema");
+  const char* const key = v.contains("value") && !v.contains("json_schema") ? "value" : "json_schema";
+  const FieldPath wrapper = path / key;
+  const auto format = v.find(key);
   if (format == v.end()) throw missing_parameter(wrapper.str());
   expect_object(*format, wrapper);
   const auto strict = format->find("strict");

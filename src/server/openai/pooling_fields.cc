@@ -24,13 +24,16 @@ void set_truncate(Fields& f, const Json& v) {
                         "Invalid 'truncate_prompt_tokens': expected -1 or at least 1, but got 0.");
 }
 
-constexpr Parameter kTruncation[] = {{.name = "truncate_prompt_tokens",
-                                      .type = Type::kInteger,
-                                      .min = -1,
-                                      .max = kIntMax,
-                                      .fallback = "none: longer texts are errors",
-                                      .help = "cut texts off at the end to this many tokens; -1: the model's limit",
-                                      .set = set_truncate}};
+constexpr auto kTruncation = std::to_array<Parameter>({
+    {.name = "truncate_prompt_tokens",
+     .type = Type::kInteger,
+     .min = -1,
+     .max = kIntMax,
+     .fallback = "none: longer texts are errors",
+     .help = "cut texts off at the end to this many tokens; -1: the model's limit",
+     .set = set_truncate},
+    refused("truncation_side", R"(["right"])"),
+});
 
 void set_encoding_format(Fields& f, const Json& v) {
   const auto& name = v.get_ref<const std::string&>();
@@ -55,6 +58,8 @@ constexpr auto kInput = std::to_array<Parameter>({
      .fallback = "float",
      .help = "float: numbers; base64: fp32, little endian",
      .set = set_encoding_format},
+    refused("embed_dtype", R"(["float32"])"),
+    refused("endianness", R"(["native", "little"])"),
 });
 
 constexpr Parameter kActivation[] = {{.name = "use_activation",

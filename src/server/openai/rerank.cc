@@ -46,6 +46,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .fallback = "true",
      .help = "put documents into the results",
      .set = assign<&RerankFields::return_documents>},
+    refused("max_tokens_per_doc", "[0]", "Use 'truncate_prompt_tokens'"),
 });
 
 void run(Call& call) {

@@ -330,8 +330,6 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("guided_decoding_backend", {}, "There is one for all grammars"),
     refused("guided_whitespace_pattern"),
     refused("grammar_lazy", "[false]"),
-    refused("regex", {}, "Use 'structured_outputs'"),
-    refused("ebnf", {}, "Use 'structured_outputs'"),
     refused("stop_regex", R"([[], ""])", "Use 'stop'"),
     // Samplers
     refused("typical", "[1]"),
@@ -347,7 +345,10 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("min_new_tokens", {}, "Use 'min_tokens'"),
     refused("n_predict", {}, "Use 'max_tokens'"),
     refused("n_probs", "[0]", "Use 'logprobs'"),
+    refused("logprob_token_ids", "[[]]", "Use 'logprobs'"),
+    refused("return_progress", "[false]"),
     refused("timings_per_token", "[false]", "Use /completion, or 'stream_options'"),
+    refused("truncation_side", R"(["left"])"),
     // Adapters, Ollama's fields, and what changes the answer's form
     refused("lora_request"),
     refused("lora_path"),

@@ -1,4 +1,4 @@
-// /tokenize, with vLLM's fields and llama.cpp's.
+// /tokenize, with vLLM's fields and llama.cpp's, and /chat/completions/input_tokens.
 #include <fmt/core.h>
 
 #include <array>
@@ -99,14 +99,27 @@ void run(Call& call) {
              .headers = call.warnings()});
 }
 
+void count(Call& call) {
+  if (!call.fields.of<ConversationFields>().messages.is_array()) throw missing_parameter("messages");
+  const size_t tokens = tokenize_chat(call, /*with_tools=*/true).size();
+  call.send(
+      {.body = dump_json({{"object", "response.input_tokens"}, {"input_tokens", tokens}}), .headers = call.warnings()});
+}
+
+const EndpointInfo counting{.name = "chat input_tokens",
+                            .dialect = &kOpenAi,
+                            .paths = {"/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"},
+                            .help = "tokens of messages, as llama-server counts them",
+                            .parameters = {model_parameter(), conversation_parameters()},
+                            .run = count};
 const EndpointInfo endpoint{
     .name = "tokenize",
     .dialect = &kOpenAi,
-    .paths = {"/tokenize"},
+    .paths = {"/tokenize", "/v1/tokenize"},
     .help = "text or messages to token ids",
     .parameters = {model_parameter(), conversation_parameters(), kParameters, special_token_parameter()},
     .run = run};
-const Registry<EndpointInfo> registered{endpoint};
+const Registry<EndpointInfo> registered{endpoint}, registered_counting{counting};
 
 }  // namespace
 }  // namespace sluice::server::openai::tokenize

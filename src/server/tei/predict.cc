@@ -19,6 +19,7 @@ struct RankFields {
   std::string query;
   Json texts;
   bool return_text = false;
+  int top_n = 0;  // 0: all
 };
 
 constexpr Parameter kPredict[] = {
@@ -52,6 +53,13 @@ constexpr auto kRank = std::to_array<Parameter>({
      .fallback = "false",
      .help = "put texts into the results",
      .set = assign<&RankFields::return_text>},
+    {.name = "top_n",
+     .type = Type::kInteger,
+     .min = 1,
+     .max = kIntMax,
+     .fallback = "all",
+     .help = "how many of the texts to return, those that rank highest; llama.cpp's field",
+     .set = assign<&RankFields::top_n>},
 });
 
 // One text, or a pair of them.
@@ -119,7 +127,7 @@ void run_rank(Call& call) {
   }
   if (call.fields.of<TeiFields>().raw_scores) call.fields.of<PoolingFields>().use_activation = false;
   PoolingJob job = pairs_job(call, pairs, "query", "texts", /*one_to_all=*/true);
-  job.body = [texts = fields.return_text ? fields.texts : Json(),
+  job.body = [texts = fields.return_text ? fields.texts : Json(), top_n = static_cast<size_t>(fields.top_n),
               task = call.info().task](const PoolingResult& result) {
     const std::vector<float> scores = scores_of(result, task, true);
     Json list = Json::array();
@@ -127,6 +135,7 @@ void run_rank(Call& call) {
       Json row = {{"index", i}, {"score", scores[i]}};
       if (texts.is_array()) row["text"] = texts[i];
       list.push_back(std::move(row));
+      if (list.size() == top_n) break;
     }
     return dump_json(list);
   };

@@ -10,6 +10,7 @@ namespace sluice::server {
 // Texts of tokens in a stream are those that became complete with them, so that characters of several tokens are whole.
 std::string TgiFormat::on_event(int, Event event) {
   usage_ = event.usage;
+  if (!event.prompt_logprobs.empty()) prefill_ = prompt_tokens(event.prompt_logprobs);
   const std::string text = event_text(event);
   text_ += text;
   if (event.finish) finish_ = event.finish;
@@ -51,10 +52,10 @@ std::string TgiFormat::body() {
   Json out = {{"generated_text", options_.before + text_}};
   if (options_.details) {
     out["details"] = details();
-    out["details"]["prefill"] = Json::array();
+    out["details"]["prefill"] = prefill_;
     out["details"]["tokens"] = tokens_;
   }
-  return dump_json(out);
+  return dump_json(options_.list ? Json::array({std::move(out)}) : out);
 }
 
 Json TgiFormat::token(const TokenLogprobs& token, bool special) const {
@@ -62,6 +63,18 @@ Json TgiFormat::token(const TokenLogprobs& token, bool special) const {
           {"text", engine_->token_bytes(token.token.id)},
           {"logprob", std::max(static_cast<double>(token.token.logprob), -9999.0)},  // JSON has no infinity
           {"special", special}};
+}
+
+// Nothing comes before the first token, which has no log probability.
+Json TgiFormat::prompt_tokens(const std::vector<TokenLogprobs>& tokens) const {
+  Json out = Json::array();
+  for (const TokenLogprobs& one : tokens) {
+    Json row = token(one, false);
+    row.erase("special");
+    if (out.empty()) row["logprob"] = nullptr;
+    out.push_back(std::move(row));
+  }
+  return out;
 }
 
 Json TgiFormat::details() const {

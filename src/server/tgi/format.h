@@ -15,6 +15,7 @@ struct TgiAnswerOptions {
   std::string before;  // the prompt, if the text is to start with it
   std::optional<int64_t> seed;
   bool details = false;
+  bool list = false;  // the answer is a list of one
 };
 
 class TgiFormat final : public AnswerFormat {
@@ -30,13 +31,14 @@ class TgiFormat final : public AnswerFormat {
 
  private:
   Json token(const TokenLogprobs& token, bool special) const;
+  Json prompt_tokens(const std::vector<TokenLogprobs>& tokens) const;
   Json details() const;
   std::string last_event(Json token);
 
   const std::shared_ptr<const Engine> engine_;
   const TgiAnswerOptions options_;
   std::string text_;
-  Json tokens_ = Json::array();
+  Json tokens_ = Json::array(), prefill_ = Json::array();
   int index_ = 0;       // tokens so far
   bool ended_ = false;  // the stream has its last event
   std::optional<Finish> finish_;

@@ -1,4 +1,4 @@
-// /generate, /generate_stream and /info.
+// /generate, /generate_stream, / and /info.
 #include <fmt/core.h>
 
 #include <array>
@@ -26,6 +26,7 @@ struct TgiFields {
   bool samples = false;
   bool return_full_text = false;
   bool details = false;
+  bool prefill = false;
   std::optional<int> truncate;
 };
 
@@ -65,11 +66,11 @@ constexpr auto kOwnNested = std::to_array<Parameter>({
      .set = [](Fields& f, const Json& v) { set_stop_strings(f, v, "stop"); }},
     {.name = "return_full_text", .type = Type::kBoolean, .set = assign<&TgiFields::return_full_text>},
     {.name = "details", .type = Type::kBoolean, .set = assign<&TgiFields::details>},
+    {.name = "decoder_input_details", .type = Type::kBoolean, .set = assign<&TgiFields::prefill>},
     {.name = "truncate", .type = Type::kInteger, .min = 1, .max = kIntMax, .set = assign<&TgiFields::truncate>},
     {.name = "grammar", .type = Type::kObject, .max_bytes = kGrammarBytes, .set = set_grammar},
     refused("best_of", "[1]"),
     refused("watermark", "[false]"),
-    refused("decoder_input_details", "[false]"),
     refused("top_n_tokens", "[0]"),
     refused("adapter_id"),
 });
@@ -90,9 +91,8 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .type = Type::kObject,
      .max_bytes = kGrammarBytes,
      .fallback = "{}",
-     .help =
-         "max_new_tokens (100), do_sample, seed, stop, return_full_text, details, truncate, grammar, and the samplers "
-         "in docs/sampling.md",
+     .help = "max_new_tokens (100), do_sample, seed, stop, return_full_text, details, decoder_input_details (not with "
+             "stream), truncate, grammar, and the samplers in docs/sampling.md",
      .set = assign<&TgiFields::parameters>},
 });
 
@@ -124,10 +124,17 @@ void read_nested(Call& call) {
   sampling.logprobs = 0;
 }
 
-void answer(Call& call, bool stream) {
+enum class Whole { kObject, kList };  // of an answer that is no stream
+
+void answer(Call& call, bool stream, Whole whole = Whole::kObject) {
   expect_generates(call);
   read_nested(call);
   const auto& fields = call.fields.of<TgiFields>();
+  if (fields.prefill && stream) {
+    throw invalid_value("parameters.decoder_input_details",
+                        "Invalid 'parameters.decoder_input_details': it cannot be streamed.");
+  }
+  if (fields.prefill) call.fields.of<SamplingParams>().prompt_logprobs = 0;
   Request request = base_request(call);
   request.prompt_param = "inputs";
   request.prompt = tokenize_text(call, fields.inputs, /*add_special_tokens=*/true, "inputs");
@@ -136,13 +143,15 @@ void answer(Call& call, bool stream) {
   }
   request.max_tokens_is_default = !call.fields.of<GenerationFields>().has_max_tokens;
   fit_context(request, call.info().max_model_len, "prompt");
+  check_prompt_logprobs({request}, "parameters.decoder_input_details");
   GenerationJob job;
   job.stream = stream;
   job.headers = call.warnings();
   job.format = std::make_unique<TgiFormat>(
       call.model.engine, TgiAnswerOptions{.before = fields.return_full_text ? fields.inputs : std::string(),
                                           .seed = request.sampling.seed,
-                                          .details = fields.details});
+                                          .details = fields.details || fields.prefill,
+                                          .list = whole == Whole::kList});
   job.requests.push_back(std::move(request));
   call.generate(std::move(job));
 }
@@ -171,6 +180,15 @@ const EndpointInfo whole{.name = "tgi generate",
                          .help = "TGI's text generation",
                          .parameters = {model_parameter(), kParameters, kStream},
                          .run = [](Call& call) { answer(call, call.fields.of<TgiFields>().stream); }};
+// TGI's own client sends every request here.
+const EndpointInfo either{
+    .name = "tgi",
+    .dialect = &kTgi,
+    .paths = {"/"},
+    .flags = Route::kGenerates,
+    .help = "TGI's text generation, answered by a list of one, or with 'stream' by server-sent events",
+    .parameters = {model_parameter(), kParameters, kStream},
+    .run = [](Call& call) { answer(call, call.fields.of<TgiFields>().stream, Whole::kList); }};
 const EndpointInfo streamed{.name = "tgi generate_stream",
                             .dialect = &kTgi,
                             .paths = {"/generate_stream"},
@@ -185,7 +203,8 @@ const EndpointInfo info_endpoint{.name = "tgi info",
                                  .flags = Route::kQuick,
                                  .help = "the model (?model=NAME) and its limits, for TGI's clients",
                                  .run = info};
-const Registry<EndpointInfo> registered_whole{whole}, registered_streamed{streamed}, registered_info{info_endpoint};
+const Registry<EndpointInfo> registered_whole{whole}, registered_streamed{streamed}, registered_info{info_endpoint},
+    registered_either{either};
 
 }  // namespace
 }  // namespace sluice::server::tgi::generate

@@ -126,6 +126,9 @@ TEST_F(LlamaCpp, SeveralPrompts) {
   EXPECT_EQ(complete({{"prompt", Json::array({"ab"})}}).json()["content"], "ab") << "one is no list";
   EXPECT_EQ(complete({{"prompt", {"a", 98}}, {"n_predict", -1}}).json()["content"], "ab") << "a text and a token";
   EXPECT_EQ(engine.last_request().prompt, (std::vector<TokenId>{FakeEngine::kBos, 'a', 'b'}));
+  EXPECT_EQ(complete({{"prompt", {{"prompt_string", "ab"}}}, {"n_predict", -1}}).json()["content"], "ab");
+  expect_refused(complete({{"prompt", {{"prompt_string", "ab"}, {"multimodal_data", {"x"}}}}}), 400,
+                 "invalid_request_error", "'prompt.multimodal_data'");
   std::map<int, std::string> texts;
   int ends = 0;
   for (const std::string& line : sse_data(complete({{"prompt", {"ab", "cd"}}, {"stream", true}}).body)) {
@@ -199,6 +202,18 @@ TEST_F(LlamaCpp, Tokens) {
   expect_error(post("/tokenize", R"({"content":"a","prompt":"b"})"), 400, "prompt", "invalid_parameter_combination");
 }
 
+TEST_F(LlamaCpp, BiasesAreReported) {
+  const Json settings = complete({{"logit_bias", {{104, 2.5}, {105, false}}}}).json()["generation_settings"];
+  EXPECT_EQ(dump_json(settings["logit_bias"]), R"([{"token":104,"bias":2.5},{"token":105,"bias":null}])");
+}
+
+TEST_F(LlamaCpp, CountsTheTokensOfMessages) {
+  const Json answer = post("/chat/completions/input_tokens", R"({"messages":[{"role":"user","content":"hi"}]})").json();
+  EXPECT_EQ(answer["object"], "response.input_tokens");
+  EXPECT_EQ(answer["input_tokens"], 9);
+  EXPECT_EQ(post("/v1/chat/completions/input_tokens", "{}").status, 400);
+}
+
 TEST_F(LlamaCpp, RoutesWithoutTheVersion) {
   EXPECT_EQ(post("/chat/completions", R"({"messages":[{"role":"user","content":"hi"}]})").json()["object"],
             "chat.completion");
@@ -211,7 +226,7 @@ TEST_F(LlamaCpp, RoutesWithoutTheVersion) {
 TEST_F(LlamaCpp, Errors) {
   expect_refused(complete({{"prompt", nullptr}}), 400, "invalid_request_error", "'prompt'");
   expect_refused(complete({{"prompt", Json::array()}}), 400, "invalid_request_error", "'prompt'");
-  expect_refused(complete({{"prompt", {"a", {{"prompt_string", "b"}}}}}), 400, "invalid_request_error", "'prompt[1]'");
+  expect_refused(complete({{"prompt", {104, {{"prompt_string", "b"}}}}}), 400, "invalid_request_error", "'prompt[1]'");
   expect_refused(complete({{"prompt", {104, nullptr}}}), 400, "invalid_request_error", "'prompt[1]'");
   expect_refused(complete({{"prompt", {{104, 300}}}}), 400, "invalid_request_error", "'prompt[0][1]'");
   expect_refused(complete({{"n_predict", 0}}), 400, "invalid_request_error", "'n_predict'");

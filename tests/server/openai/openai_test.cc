@@ -450,7 +450,8 @@ TEST_F(OpenAi, Tokenize) {
       post("/tokenize", R"({"model":"fake","prompt":"a","add_special_tokens":false,"return_token_strs":true})").body,
       R"({"count":1,"max_model_len":4096,"tokens":[97],"token_strs":["<61>"]})");
   EXPECT_EQ(post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").json()["count"], 8);
-  EXPECT_EQ(post("/detokenize", R"({"tokens":[104,105]})").body, R"({"prompt":"hi","content":"hi"})");
+  EXPECT_EQ(post("/detokenize", R"({"tokens":[104,105]})").body, R"({"prompt":"hi","content":"hi","text":"hi"})");
+  EXPECT_EQ(post("/v1/detokenize", R"({"tokens":[104,105]})").status, 200);
 }
 
 TEST_F(OpenAi, Models) {

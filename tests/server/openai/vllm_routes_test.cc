@@ -108,6 +108,28 @@ TEST_F(VllmRoutes, SleepNeedsAModelThatCanBeUnloaded) {
 }
 
 // vLLM's clients read the members, whether they asked for them or not.
+TEST_F(VllmRoutes, ResponseFormatInTgisForm) {
+  const auto kind_of = [&](const std::string& format) {
+    EXPECT_EQ(post("/v1/completions", R"({"prompt":"hi","response_format":)" + format + "}").status, 200) << format;
+    return engine.last_request().grammar.value().kind;
+  };
+  const std::string schema = R"({"type":"object","properties":{"a":{"type":"string"}}})";
+  EXPECT_TRUE(kind_of(R"({"type":"json","value":)" + schema + "}").starts_with("json_schema"));
+  EXPECT_TRUE(
+      kind_of(R"({"type":"json_schema","value":{"name":"a","schema":)" + schema + "}}").starts_with("json_schema"));
+  EXPECT_EQ(kind_of(R"({"type":"regex","value":"a+"})"), "regex");
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"hi","response_format":{"type":"json"}})").status, 400);
+}
+
+// SGLang's names of grammars.
+TEST_F(VllmRoutes, RegexAndEbnfConstrain) {
+  post("/v1/completions", R"({"prompt":"hi","regex":"a+"})");
+  EXPECT_EQ(engine.last_request().grammar.value().kind, "regex");
+  post("/v1/completions", R"({"prompt":"hi","ebnf":"root ::= \"a\""})");
+  EXPECT_EQ(engine.last_request().grammar.value().kind, "gbnf");
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"hi","ebnf":"root ::= \"a\"","regex":"a"})").status, 400);
+}
+
 TEST_F(VllmRoutes, PromptLogprobsAreNullUnlessTheyAreAskedFor) {
   EXPECT_TRUE(chat().json().at("prompt_logprobs").is_null());
   EXPECT_TRUE(completion().json()["choices"][0].at("prompt_logprobs").is_null());

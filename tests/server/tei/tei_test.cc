@@ -74,6 +74,7 @@ TEST_F(Tei, RerankTellsItsOwnBodies) {
   EXPECT_FALSE(bare[0].contains("text"));
   EXPECT_EQ(bare[0]["index"], 0);
   EXPECT_TRUE(post("/rerank", R"({"query":"a","documents":["b"]})").json().contains("results")) << "Cohere's form";
+  EXPECT_EQ(post("/rerank", R"({"query":"a","texts":["b","c","d"],"top_n":2})").json().size(), 2u);
   expect_refused(post("/rerank", R"({"query":"a","texts":[5]})"), 422, "'texts[0]'");
   expect_error(post("/rerank", R"({"query":"a"})"), 400, "documents", "missing_required_parameter");
 }

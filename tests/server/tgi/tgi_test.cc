@@ -33,6 +33,23 @@ TEST_F(Tgi, WholeAnswer) {
   EXPECT_EQ(generate({{"details", true}}).json()["details"]["finish_reason"], "eos_token");
 }
 
+// TGI's own client posts there.
+TEST_F(Tgi, RootAnswersWithAListOfOne) {
+  EXPECT_EQ(generate(nullptr, "/").body, R"([{"generated_text":"hi"}])");
+  EXPECT_EQ(post("/", R"({"inputs":"hi","stream":true,"parameters":{"max_new_tokens":3}})").body,
+            generate({{"max_new_tokens", 3}}, "/generate_stream").body);
+  expect_refused(post("/", "{}"), 422, "validation", "inputs");
+}
+
+TEST_F(Tgi, PrefillHasTheTokensOfThePrompt) {
+  const Json answer = generate({{"decoder_input_details", true}}).json();
+  EXPECT_EQ(dump_json(answer["details"]["prefill"][0]), R"({"id":257,"text":"<bos>","logprob":null})");
+  EXPECT_EQ(dump_json(answer["details"]["prefill"][1]), R"({"id":104,"text":"h","logprob":-0.5})");
+  EXPECT_EQ(answer["details"]["prefill"].size(), 3u);
+  expect_refused(generate({{"decoder_input_details", true}}, "/generate_stream"), 422, "validation",
+                 "it cannot be streamed");
+}
+
 TEST_F(Tgi, Stream) {
   const TestResponse response = generate({{"max_new_tokens", 3}}, "/generate_stream");
   EXPECT_EQ(response.headers.at("content-type"), "text/event-stream; charset=utf-8");

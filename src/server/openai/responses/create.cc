@@ -122,7 +122,7 @@ constexpr Parameter kStream[] = {{.name = "stream",
 const EndpointInfo create{
     .name = "responses",
     .dialect = &kOpenAi,
-    .paths = {"/v1/responses"},
+    .paths = {"/v1/responses", "/responses"},
     .flags = Route::kGenerates,
     .help = "OpenAI's Responses API",
     .parameters = {model_parameter(), response_parameters(), kStream, response_sampling_parameters()},
