@@ -61,7 +61,7 @@ PoolingRequest read_pooling(Engine& engine, std::span<const PoolingInput> inputs
     server::Call& call = direct.call();
     const ModelInfo& model = engine.model();
     if (model.task == Task::kGenerate) server::refuse_task(call, "give vectors or scores");
-    const std::vector<std::span<const Parameter>> rows = {kOptions, server::truncation_parameter(),
+    const std::vector<std::span<const Parameter>> rows = {kOptions, server::truncation_parameters(),
                                                           server::activation_parameter()};
     if (!options.empty()) direct.read(options, rows, {});
     const auto& fields = call.fields.of<PoolingOptions>();
@@ -72,7 +72,7 @@ PoolingRequest read_pooling(Engine& engine, std::span<const PoolingInput> inputs
                            .texts = {},
                            .param = "texts",
                            .dimensions = fields.dimensions,
-                           .normalize = fields.normalize,
+                           .normalize = server::normalize_of(call, fields.normalize),
                            .activate = call.fields.of<server::PoolingFields>().use_activation,
                            .deadline = {}};
     for (size_t i = 0; i < inputs.size(); ++i) request.texts.push_back(encode(call, inputs[i], before, i));

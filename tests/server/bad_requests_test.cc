@@ -110,6 +110,8 @@ TEST_F(BadRequests, Chat) {
         "messages[0].tool_calls[0].function.arguments", "invalid_value"},
        {messages_body(R"([{"role":"user","content":"raise"}])"), "messages", ""},
        {chat_body(R"("best_of":2)"), "best_of", "unsupported_parameter"},
+       {chat_body(R"("logprob_token_ids":[42])"), "logprob_token_ids", "unsupported_parameter"},
+       {chat_body(R"("truncation_side":"right")"), "truncation_side", "unsupported_parameter"},
        {chat_body(R"("tools":[{"type":"function"}])"), "tools[0].function", "missing_required_parameter"},
        {chat_body(R"("tools":[{"type":"function","function":{"name":""}}])"), "tools[0].function.name",
         "invalid_value"},

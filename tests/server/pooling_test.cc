@@ -35,6 +35,11 @@ TEST_F(Pooling, Embeddings) {
   EXPECT_EQ(embed("ab", {{"dimensions", 2}}).json()["data"][0]["embedding"], Json({3, 257}));
   EXPECT_EQ(embed("abcdef", {{"truncate_prompt_tokens", 3}}).json()["usage"]["prompt_tokens"], 3);
   EXPECT_TRUE(embed("ab", {{"normalize", false}}).status == 200 && engine.last_pooling().normalize == false);
+  EXPECT_TRUE(embed("ab", {{"use_activation", false}}).status == 200 && engine.last_pooling().normalize == false);
+  EXPECT_EQ(post("/pooling", R"({"input":"ab","use_activation":false})").status, 200);
+  EXPECT_EQ(engine.last_pooling().normalize, false);
+  expect_error(embed("ab", {{"use_activation", false}, {"normalize", true}}), 400, "use_activation",
+               "invalid_parameter_combination");
 }
 
 TEST_F(Pooling, Base64IsTheBytesOfTheNumbers) {
@@ -68,6 +73,10 @@ TEST_F(Pooling, WrongEmbeddingRequests) {
   expect_error(embed("a", {{"dimensions", 5}}), 400, "dimensions", "invalid_value");
   expect_error(embed("a", {{"dimensions", 0}}), 400, "dimensions", "integer_below_min_value");
   expect_error(embed("a", {{"encoding_format", "int8"}}), 400, "encoding_format", "invalid_value");
+  expect_error(embed("a", {{"embed_dtype", "float16"}}), 400, "embed_dtype", "unsupported_parameter");
+  expect_error(embed("a", {{"endianness", "big"}}), 400, "endianness", "unsupported_parameter");
+  expect_error(embed("a", {{"padding", "max_length"}}), 400, "padding", "unsupported_parameter");
+  expect_error(embed("a", {{"truncation_side", "left"}}), 400, "truncation_side", "unsupported_parameter");
   expect_error(embed("a", {{"prompt_name", "x"}}), 400, "prompt_name", "invalid_value");
   expect_error(embed("a", {{"truncate_prompt_tokens", 0}}), 400, "truncate_prompt_tokens", "invalid_value");
   expect_error(embed("a", {{"truncate_prompt_tokens", 5000}}), 400, "truncate_prompt_tokens", "invalid_value");
@@ -104,6 +113,10 @@ TEST_F(Pooling, RerankSortsByScore) {
   expect_error(post("/rerank", R"({"query":["q"],"documents":["a"]})"), 400, "query", "invalid_type");
   expect_error(post("/rerank", R"({"query":"q","documents":["a"],"top_n":0})"), 400, "top_n",
                "integer_below_min_value");
+  // Fields of vLLM that would change the scores.
+  expect_error(post("/rerank", R"({"query":"q","documents":["a"],"max_tokens_per_doc":10})"), 400, "max_tokens_per_doc",
+               "unsupported_parameter");
+  EXPECT_EQ(post("/rerank", R"({"query":"q","documents":["a"],"max_tokens_per_doc":0})").status, 200);
 }
 
 TEST_F(Pooling, ScoresOfPairs) {

@@ -147,8 +147,9 @@ class ChatFormat final : public OpenAiFormat {
 
   std::string add_to_stream(int index, Choice& choice, Event& event, Json content) {
     std::string out, ids;  // the ids of the event's tokens go with its first chunk
+    Usage usage = event.usage;
     const auto add_chunk = [&](std::string_view delta, const Json& logprobs, const std::optional<Finish>& finish) {
-      out += chunk(choice_json(index, delta, logprobs, finish, stopped(choice), std::exchange(ids, {})), event.usage,
+      out += chunk(choice_json(index, delta, logprobs, finish, stopped(choice), std::exchange(ids, {})), usage,
                    std::exchange(prompt_member_, {}));
     };
     if (!prompts_[0].empty() && !std::exchange(prompt_sent_, true)) {
@@ -156,8 +157,10 @@ class ChatFormat final : public OpenAiFormat {
     }
     if (!choice.begun) {
       choice.begun = true;
+      usage.completion_tokens = usage.reasoning_tokens = 0;  // these chunks have no token of the answer
       add_chunk(R"({"role":"assistant","content":""})", nullptr, std::nullopt);
       if (!more_.echo.empty()) add_chunk(DeltaText{false}(TextDelta{more_.echo}), nullptr, std::nullopt);
+      usage = event.usage;
     }
     if (options_.token_ids && !event.tokens.empty()) ids = ",\"token_ids\":" + ids_text(event.tokens);
     // Tokens that complete no character come with an empty text.
@@ -189,13 +192,13 @@ class ChatFormat final : public OpenAiFormat {
                 {"logprobs", nullptr}};
     if (options_.logprobs) out["logprobs"] = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
     out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish, stopped(choice)))));
-    if (options_.token_ids) out["token_ids"] = std::move(choice.tokens);
+    out["token_ids"] = options_.token_ids ? Json(std::move(choice.tokens)) : Json();
     return out;
   }
 
   void extend_body(Json& body) override {
-    if (options_.token_ids) body["prompt_token_ids"] = prompts_[0];
-    // vLLM's clients read the member, whether it was asked for or not.
+    // vLLM's clients read the members, whether they were asked for or not.
+    body["prompt_token_ids"] = options_.token_ids ? Json(prompts_[0]) : Json();
     const bool scored = !prompt_logprobs_[0].empty();
     body["prompt_logprobs"] = scored ? prompt_logprobs_json(*engine_, prompt_logprobs_[0]) : Json();
   }

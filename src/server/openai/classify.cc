@@ -47,7 +47,7 @@ const EndpointInfo endpoint{
     .paths = {"/classify", "/v1/classify"},
     .flags = Route::kGenerates,
     .help = "the probabilities of a model's labels",
-    .parameters = {model_parameter(), input_parameters(), truncation_parameter(), activation_parameter(),
+    .parameters = {model_parameter(), input_parameters(), truncation_parameters(), activation_parameter(),
                    label_parameter()},
     .shared = {{"/invocations",
                 [](const Json& body, Task task) { return task == Task::kScore && body.contains("input"); }}},

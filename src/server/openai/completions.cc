@@ -170,11 +170,10 @@ class CompletionFormat final : public OpenAiFormat {
     if (options_.logprobs) concatenate(logprobs, choice.logprobs);
     Json out = {{"index", index}, {"text", std::move(choice.text)}, {"logprobs", std::move(logprobs)}};
     out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish))));
-    if (options_.token_ids) {
-      out["prompt_token_ids"] = prompts_[prompt];
-      out["token_ids"] = more_.discard_output ? std::vector<TokenId>() : std::move(choice.tokens);
-    }
-    // vLLM's clients read the member, whether it was asked for or not.
+    if (more_.discard_output) choice.tokens.clear();
+    // vLLM's clients read the members, whether they were asked for or not.
+    out["prompt_token_ids"] = options_.token_ids ? Json(prompts_[prompt]) : Json();
+    out["token_ids"] = options_.token_ids ? Json(std::move(choice.tokens)) : Json();
     out["prompt_logprobs"] = more_.prompt_logprobs ? prompt_logprobs_json(*engine_, prompt_logprobs_[prompt]) : Json();
     return out;
   }

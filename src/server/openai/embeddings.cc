@@ -50,7 +50,7 @@ void run(Call& call) {
                                                   prompt_text(call, fields.prompt_name), "input"),
                              .param = "input",
                              .dimensions = fields.dimensions,
-                             .normalize = fields.normalize,
+                             .normalize = normalize_of(call, fields.normalize),
                              .activate = {},
                              .deadline = call.deadline},
                  .body = {},
@@ -75,7 +75,8 @@ const EndpointInfo endpoint{
     .paths = {"/v1/embeddings", "/embeddings"},
     .flags = Route::kGenerates,
     .help = "vectors of texts",
-    .parameters = {model_parameter(), input_parameters(), kParameters, truncation_parameter(), label_parameter()},
+    .parameters = {model_parameter(), input_parameters(), kParameters, truncation_parameters(), activation_parameter(),
+                   label_parameter()},
     .shared = {{"/invocations",
                 [](const Json& body, Task task) { return task != Task::kScore && body.contains("input"); }}},
     .run = run};

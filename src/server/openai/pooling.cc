@@ -61,7 +61,7 @@ void run(Call& call) {
                              .texts = input_texts(call, shared.input, prompt_text(call, std::nullopt), "input"),
                              .param = "input",
                              .dimensions = fields.dimensions,
-                             .normalize = fields.normalize,
+                             .normalize = normalize_of(call, fields.normalize),
                              .activate = shared.use_activation,
                              .deadline = call.deadline},
                  .body = {},
@@ -84,7 +84,7 @@ const EndpointInfo endpoint{.name = "pooling",
                             .paths = {"/pooling", "/v1/pooling"},
                             .flags = Route::kGenerates,
                             .help = "vectors or scores of labels, as the model gives them",
-                            .parameters = {model_parameter(), input_parameters(), kParameters, truncation_parameter(),
+                            .parameters = {model_parameter(), input_parameters(), kParameters, truncation_parameters(),
                                            activation_parameter(), label_parameter()},
                             .run = run};
 const Registry<EndpointInfo> registered{endpoint};

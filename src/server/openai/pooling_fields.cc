@@ -10,6 +10,8 @@
 #include <iterator>
 #include <numeric>
 
+#include "server/rows.h"
+
 namespace sluice::server {
 namespace {
 
@@ -35,6 +37,10 @@ constexpr auto kTruncation = std::to_array<Parameter>({
     refused("truncation_side", R"(["right"])"),
 });
 
+constexpr Parameter kPairs[] = {refused("max_tokens_per_query", "[0]", "Use 'truncate_prompt_tokens'"),
+                                refused("max_tokens_per_doc", "[0]", "Use 'truncate_prompt_tokens'"),
+                                refused("instruction", R"([""])")};
+
 void set_encoding_format(Fields& f, const Json& v) {
   const auto& name = v.get_ref<const std::string&>();
   f.of<PoolingFields>().base64 = name == "base64";
@@ -59,13 +65,15 @@ constexpr auto kInput = std::to_array<Parameter>({
      .help = "float: numbers; base64: fp32, little endian",
      .set = set_encoding_format},
     refused("embed_dtype", R"(["float32"])"),
-    refused("endianness", R"(["native", "little"])"),
+    refused("endianness", R"(["native","little"])"),
+    refused("padding", R"(["do_not_pad"])"),
+    refused("add_special_tokens", "[true]"),
 });
 
 constexpr Parameter kActivation[] = {{.name = "use_activation",
                                       .type = Type::kBoolean,
                                       .fallback = "true",
-                                      .help = "false: scores are logits",
+                                      .help = "false: scores are logits, and vectors are not normalized",
                                       .set = assign<&PoolingFields::use_activation>}};
 
 std::string base64_of(std::span<const float> values) {
@@ -102,7 +110,8 @@ bool all_integers(const Json& array) {
 }  // namespace
 
 std::span<const Parameter> input_parameters() { return kInput; }
-std::span<const Parameter> truncation_parameter() { return kTruncation; }
+std::span<const Parameter> truncation_parameters() { return kTruncation; }
+std::span<const Parameter> pair_parameters() { return kPairs; }
 std::span<const Parameter> activation_parameter() { return kActivation; }
 
 PooledText encode_text(Call& call, std::string_view text, std::optional<std::string_view> pair,
@@ -155,6 +164,15 @@ std::vector<PooledText> input_texts(Call& call, const Json& input, const std::st
     throw invalid_type(path, "a string or an array", input);
   }
   return texts;
+}
+
+std::optional<bool> normalize_of(Call& call, std::optional<bool> normalize) {
+  const std::optional<bool> activate = call.fields.of<PoolingFields>().use_activation;
+  if (!activate || call.info().task != Task::kEmbed) return normalize;
+  if (!normalize || *normalize == *activate) return activate;
+  throw ApiError{.message = "'normalize' and 'use_activation' ask for different vectors.",
+                 .param = "use_activation",
+                 .code = "invalid_parameter_combination"};
 }
 
 std::string vector_text(std::span<const float> values, bool base64) {

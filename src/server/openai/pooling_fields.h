@@ -18,11 +18,12 @@ struct PoolingFields {
   Json input;                          // as the client wrote it
   bool base64 = false;                 // form of vectors
   int truncate = 0;                    // tokens of a text; -1: the model's limit; 0: longer texts are errors
-  std::optional<bool> use_activation;  // applies to scores; none: as the model says
+  std::optional<bool> use_activation;  // of scores, or normalization of vectors; none: as the model says
 };
 
 std::span<const Parameter> input_parameters();  // input, encoding_format
-std::span<const Parameter> truncation_parameter();
+std::span<const Parameter> truncation_parameters();
+std::span<const Parameter> pair_parameters();  // refused ones
 std::span<const Parameter> activation_parameter();
 
 // A text, or a pair, with what the model wants around it. Errors name `path`. Throws ApiError, Error.
@@ -33,6 +34,8 @@ PooledText encode_text(Call& call, std::string_view text, std::optional<std::str
 std::vector<PooledText> input_texts(Call& call, const Json& input, const std::string& before, const FieldPath& path);
 // The model's prompt of that name, by default its default one. Throws ApiError that names prompt_name.
 std::string prompt_text(const Call& call, const std::optional<std::string>& prompt_name);
+// Whether vectors are to be normalized, from `normalize` and vLLM's use_activation. Throws ApiError if they differ.
+std::optional<bool> normalize_of(Call& call, std::optional<bool> normalize);
 // A vector as JSON: the shortest decimals that round to the same fp32 values, or their bytes in base64.
 std::string vector_text(std::span<const float> values, bool base64);
 

@@ -46,7 +46,6 @@ constexpr auto kParameters = std::to_array<Parameter>({
      .fallback = "true",
      .help = "put documents into the results",
      .set = assign<&RerankFields::return_documents>},
-    refused("max_tokens_per_doc", "[0]", "Use 'truncate_prompt_tokens'"),
 });
 
 void run(Call& call) {
@@ -84,15 +83,15 @@ void run(Call& call) {
   call.embed(std::move(job));
 }
 
-const EndpointInfo endpoint{
-    .name = "rerank",
-    .dialect = &kOpenAi,
-    .paths = {"/v1/rerank", "/v2/rerank", "/rerank"},
-    .flags = Route::kGenerates,
-    .help = "documents ranked by their relevance to a query",
-    .parameters = {model_parameter(), kParameters, truncation_parameter(), activation_parameter(), label_parameter()},
-    .shared = {{"/invocations", [](const Json& body, Task) { return body.contains("query"); }}},
-    .run = run};
+const EndpointInfo endpoint{.name = "rerank",
+                            .dialect = &kOpenAi,
+                            .paths = {"/v1/rerank", "/v2/rerank", "/rerank"},
+                            .flags = Route::kGenerates,
+                            .help = "documents ranked by their relevance to a query",
+                            .parameters = {model_parameter(), kParameters, truncation_parameters(), pair_parameters(),
+                                           activation_parameter(), label_parameter()},
+                            .shared = {{"/invocations", [](const Json& body, Task) { return body.contains("query"); }}},
+                            .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace

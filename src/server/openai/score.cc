@@ -92,18 +92,19 @@ void run(Call& call) {
   call.embed(std::move(job));
 }
 
-const EndpointInfo endpoint{
-    .name = "score",
-    .dialect = &kOpenAi,
-    .paths = {"/v1/score", "/score"},
-    .flags = Route::kGenerates,
-    .help = "scores of pairs of texts",
-    .parameters = {model_parameter(), kParameters, truncation_parameter(), activation_parameter(), label_parameter()},
-    .shared = {{"/invocations",
-                [](const Json& body, Task) {
-                  return body.contains("text_1") || body.contains("data_1") || body.contains("queries");
-                }}},
-    .run = run};
+const EndpointInfo endpoint{.name = "score",
+                            .dialect = &kOpenAi,
+                            .paths = {"/v1/score", "/score"},
+                            .flags = Route::kGenerates,
+                            .help = "scores of pairs of texts",
+                            .parameters = {model_parameter(), kParameters, truncation_parameters(), pair_parameters(),
+                                           activation_parameter(), label_parameter()},
+                            .shared = {{"/invocations",
+                                        [](const Json& body, Task) {
+                                          return body.contains("text_1") || body.contains("data_1") ||
+                                                 body.contains("queries");
+                                        }}},
+                            .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace

@@ -67,6 +67,8 @@ void set_stream_options(Fields& f, const Json& v) {
       throw unsupported_parameter(path, "is not known");
     }
   }
+  // As in vLLM, whoever turns usage off gets none in any chunk.
+  if (const auto asked = v.find("include_usage"); asked != v.end() && *asked == false) fields.continuous_usage = false;
 }
 
 // The operator chooses the template. Variables that would replace it are refused.

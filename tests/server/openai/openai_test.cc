@@ -26,7 +26,7 @@ TEST_F(OpenAi, ChatCompletion) {
   EXPECT_TRUE(body["system_fingerprint"].get<std::string>().starts_with("fp_"));
   EXPECT_EQ(dump_json(body["choices"]),
             R"([{"index":0,"message":{"role":"assistant","content":"user:hi|>","refusal":null},"logprobs":null,)"
-            R"("finish_reason":"stop","stop_reason":null}])");
+            R"("finish_reason":"stop","stop_reason":null,"token_ids":null}])");
   EXPECT_EQ(dump_json(body["usage"]), R"({"prompt_tokens":9,"total_tokens":19,"completion_tokens":10,)"
                                       R"("prompt_tokens_details":{"cached_tokens":3}})");
 }
@@ -95,6 +95,14 @@ TEST_F(OpenAi, StreamUsage) {
   const auto all =
       chat({{"stream", true}, {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}});
   for (const Json& chunk : events(all)) EXPECT_EQ(chunk.at("usage").at("prompt_tokens"), 9);
+  // The first chunk has the role and no token yet.
+  EXPECT_EQ(events(all)[0]["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(events(all)[0]["usage"]["total_tokens"], 9);
+  EXPECT_EQ(events(all)[1]["usage"]["completion_tokens"], 1);
+
+  const auto none =
+      chat({{"stream", true}, {"stream_options", {{"include_usage", false}, {"continuous_usage_stats", true}}}});
+  for (const Json& chunk : events(none)) EXPECT_FALSE(chunk.contains("usage"));
 }
 
 TEST_F(OpenAi, ChatLogprobs) {
@@ -221,7 +229,11 @@ TEST_F(OpenAi, TokenIds) {
   answer.push_back(FakeEngine::kEos);
   EXPECT_EQ(whole["prompt_token_ids"], Json(prompt));
   EXPECT_EQ(whole["choices"][0]["token_ids"], Json(answer));
-  EXPECT_FALSE(chat().json().contains("prompt_token_ids"));
+  EXPECT_TRUE(chat().json().at("prompt_token_ids").is_null());
+  EXPECT_TRUE(chat().json()["choices"][0].at("token_ids").is_null());
+  const Json plain = completion(Json::object()).json()["choices"][0];
+  EXPECT_TRUE(plain.at("prompt_token_ids").is_null());
+  EXPECT_TRUE(plain.at("token_ids").is_null());
 
   const std::vector<Json> chunks = events(chat({{"return_token_ids", true}, {"stream", true}}));
   Json streamed = Json::array();
