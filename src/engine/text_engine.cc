@@ -115,10 +115,10 @@ std::string TextEngine::token_bytes(TokenId token) const { return tokenizer_->to
 
 std::string TextEngine::render_chat(const ChatPrompt& chat) const {
   if (!template_) {
-    throw Error(
-        ErrorCode::kInvalidRequest,
-        fmt::format("{} has no chat template: use /v1/completions, or give one with --chat-template", info_.name),
-        "messages", "");
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("{} has no chat template: {}, or give one with --chat-template", info_.name,
+                            info_.task == Task::kGenerate ? "use /v1/completions" : "send texts as 'input'"),
+                "messages", "");
   }
   ChatInput input;
   input.messages = parse_json(chat.messages);

@@ -250,10 +250,8 @@ struct Server::Impl final : HttpHandler {
     std::vector<MetricFamily> families;
     if (const ModelHost* host = models->host()) {
       families = host->metrics();
-      for (const ServedModel& model : engines) merge(families, model.engine->metrics(), model.name);
-    } else {
-      for (const ServedModel& model : engines) families = model.engine->metrics();  // there is one
     }
+    for (const ServedModel& model : engines) merge(families, model.engine->metrics(), model.name);
     for (MetricFamily& family : metrics.families(http.connections(), http.body_bytes()))
       families.push_back(std::move(family));
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = prometheus_text(families)};

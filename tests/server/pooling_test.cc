@@ -42,6 +42,31 @@ TEST_F(Pooling, Embeddings) {
                "invalid_parameter_combination");
 }
 
+TEST_F(Pooling, ConversationsAreTexts) {
+  const auto ask = [&](Json more) {
+    Json body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+    body.update(more);
+    return post("/v1/embeddings", dump_json(body));
+  };
+  EXPECT_EQ(ask(Json::object()).status, 200);
+  EXPECT_EQ(engine.last_pooling().texts.at(0).tokens, engine.tokenize("user:hi|", false));
+  EXPECT_EQ(ask({{"add_generation_prompt", true}}).status, 200);
+  EXPECT_EQ(engine.last_pooling().texts.at(0).tokens, engine.tokenize("user:hi|>", false));
+  EXPECT_EQ(ask({{"truncate_prompt_tokens", 4}}).json()["usage"]["prompt_tokens"], 4);
+  EXPECT_EQ(post("/pooling", R"({"messages":[{"role":"user","content":"hi"}]})").status, 200);
+  EXPECT_EQ(post("/invocations", R"({"messages":[{"role":"user","content":"hi"}]})").json()["object"], "list");
+  expect_error(ask({{"input", "a"}}), 400, "messages", "invalid_parameter_combination");
+  expect_error(ask({{"prompt_name", "query"}}), 400, "prompt_name", "invalid_parameter_combination");
+  expect_error(post("/v1/embeddings", "{}"), 400, "input", "missing_required_parameter");
+}
+
+TEST_F(Pooling, TextsWithoutSpecialTokens) {
+  EXPECT_EQ(embed("ab", {{"add_special_tokens", false}}).status, 200);
+  EXPECT_EQ(engine.last_pooling().texts.at(0).tokens, (std::vector<TokenId>{'a', 'b'}));
+  EXPECT_EQ(
+      embed("abc", {{"add_special_tokens", false}, {"truncate_prompt_tokens", 2}}).json()["usage"]["prompt_tokens"], 2);
+}
+
 TEST_F(Pooling, Base64IsTheBytesOfTheNumbers) {
   EXPECT_EQ(embed("ab", {{"encoding_format", "base64"}}).json()["data"][0]["embedding"], "AABAQACAgEMAAMRCAAAAAA==");
   EXPECT_EQ(embed("ab", {{"encoding_format", "base64"}, {"dimensions", 3}}).json()["data"][0]["embedding"],

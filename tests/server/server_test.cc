@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "server/api.h"
+#include "server/metrics.h"
 #include "server/server_fixture.h"
 #include "sluice/version.h"
 
@@ -123,6 +124,13 @@ TEST_F(ServerTest, RequestIds) {
   EXPECT_NE(get("/health").headers.at("x-request-id"), get("/health").headers.at("x-request-id"));
 }
 
+TEST(Metrics, TextIsEscaped) {
+  MetricFamily family{.name = "a", .help = "one\\two\nthree"};
+  family.samples.push_back({.labels = {{"name", "fa\"ke\\\n"}}, .value = 0});
+  EXPECT_EQ(server::prometheus_text({family}),
+            "# HELP a one\\\\two\\nthree\n# TYPE a gauge\na{name=\"fa\\\"ke\\\\\\n\"} 0\n");
+}
+
 TEST_F(ServerTest, Metrics) {
   chat();
   get("/nothing");
@@ -132,11 +140,13 @@ TEST_F(ServerTest, Metrics) {
   EXPECT_EQ(response.headers.at("content-type"), "text/plain; version=0.0.4; charset=utf-8");
   for (const auto* line :
        {"# HELP vllm:num_requests_running Running\\nrequests.\n# TYPE vllm:num_requests_running gauge\n",
-        "vllm:num_requests_running{model_name=\"fa\\\"ke\"} 0\n", "# TYPE vllm:prompt_tokens_total counter\n",
-        "vllm:prompt_tokens_total 7\n", "vllm:time_to_first_token_seconds_bucket{le=\"0.5\"} 2\n",
-        "vllm:time_to_first_token_seconds_bucket{le=\"1\"} 3\n",
-        "vllm:time_to_first_token_seconds_bucket{le=\"+Inf\"} 7\n", "vllm:time_to_first_token_seconds_sum 12.5\n",
-        "vllm:time_to_first_token_seconds_count 7\n",
+        "vllm:num_requests_running{model_name=\"fake\"} 0\n", "# TYPE vllm:prompt_tokens_total counter\n",
+        "vllm:prompt_tokens_total{model_name=\"fake\"} 7\n",
+        "vllm:time_to_first_token_seconds_bucket{model_name=\"fake\",le=\"0.5\"} 2\n",
+        "vllm:time_to_first_token_seconds_bucket{model_name=\"fake\",le=\"1\"} 3\n",
+        "vllm:time_to_first_token_seconds_bucket{model_name=\"fake\",le=\"+Inf\"} 7\n",
+        "vllm:time_to_first_token_seconds_sum{model_name=\"fake\"} 12.5\n",
+        "vllm:time_to_first_token_seconds_count{model_name=\"fake\"} 7\n",
         "http_requests_total{handler=\"/v1/chat/completions\",method=\"POST\",status=\"200\"} 1\n",
         "http_requests_total{handler=\"none\",method=\"GET\",status=\"404\"} 1\n", "http_connections ",
         "http_request_body_bytes 0\n"}) {

@@ -376,14 +376,16 @@ void run_chat(Call& call) {
   call.generate(std::move(job));
 }
 
-const EndpointInfo kChat{.name = "chat",
-                         .dialect = &kOpenAi,
-                         .paths = {"/v1/chat/completions", "/chat/completions"},
-                         .flags = Route::kGenerates,
-                         .help = "chat completions",
-                         .parameters = chat_parameters(),
-                         .shared = {{"/invocations", [](const Json& body, Task) { return body.contains("messages"); }}},
-                         .run = run_chat};
+const EndpointInfo kChat{
+    .name = "chat",
+    .dialect = &kOpenAi,
+    .paths = {"/v1/chat/completions", "/chat/completions"},
+    .flags = Route::kGenerates,
+    .help = "chat completions",
+    .parameters = chat_parameters(),
+    .shared = {{"/invocations",
+                [](const Json& body, Task task) { return task == Task::kGenerate && body.contains("messages"); }}},
+    .run = run_chat};
 const Registry<EndpointInfo> registered_chat{kChat};
 
 }  // namespace

@@ -14,7 +14,7 @@ void run(Call& call) {
   if (fields.base64) throw unsupported_parameter("encoding_format", "is not supported here: labels have names");
   PoolingJob job{.request = {.id = call.request_id,
                              .texts = input_texts(call, fields.input, {}, "input"),
-                             .param = "input",
+                             .param = is_chat(call) ? "messages" : "input",
                              .dimensions = 0,
                              .activate = fields.use_activation,
                              .deadline = call.deadline},
@@ -48,9 +48,11 @@ const EndpointInfo endpoint{
     .flags = Route::kGenerates,
     .help = "the probabilities of a model's labels",
     .parameters = {model_parameter(), input_parameters(), truncation_parameters(), activation_parameter(),
-                   label_parameter()},
+                   conversation_parameters(), special_token_parameter(), label_parameter()},
     .shared = {{"/invocations",
-                [](const Json& body, Task task) { return task == Task::kScore && body.contains("input"); }}},
+                [](const Json& body, Task task) {
+                  return task == Task::kScore && (body.contains("input") || body.contains("messages"));
+                }}},
     .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 

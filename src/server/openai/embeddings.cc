@@ -48,7 +48,7 @@ void run(Call& call) {
   PoolingJob job{.request = {.id = call.request_id,
                              .texts = input_texts(call, call.fields.of<PoolingFields>().input,
                                                   prompt_text(call, fields.prompt_name), "input"),
-                             .param = "input",
+                             .param = is_chat(call) ? "messages" : "input",
                              .dimensions = fields.dimensions,
                              .normalize = normalize_of(call, fields.normalize),
                              .activate = {},
@@ -76,9 +76,12 @@ const EndpointInfo endpoint{
     .flags = Route::kGenerates,
     .help = "vectors of texts",
     .parameters = {model_parameter(), input_parameters(), kParameters, truncation_parameters(), activation_parameter(),
-                   label_parameter()},
+                   conversation_parameters(), special_token_parameter(), label_parameter()},
     .shared = {{"/invocations",
-                [](const Json& body, Task task) { return task != Task::kScore && body.contains("input"); }}},
+                [](const Json& body, Task task) {
+                  const bool has_text = body.contains("input") || (task == Task::kEmbed && body.contains("messages"));
+                  return task != Task::kScore && has_text;
+                }}},
     .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 

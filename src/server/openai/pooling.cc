@@ -59,7 +59,7 @@ void run(Call& call) {
   }
   PoolingJob job{.request = {.id = call.request_id,
                              .texts = input_texts(call, shared.input, prompt_text(call, std::nullopt), "input"),
-                             .param = "input",
+                             .param = is_chat(call) ? "messages" : "input",
                              .dimensions = fields.dimensions,
                              .normalize = normalize_of(call, fields.normalize),
                              .activate = shared.use_activation,
@@ -79,14 +79,15 @@ void run(Call& call) {
   call.embed(std::move(job));
 }
 
-const EndpointInfo endpoint{.name = "pooling",
-                            .dialect = &kOpenAi,
-                            .paths = {"/pooling", "/v1/pooling"},
-                            .flags = Route::kGenerates,
-                            .help = "vectors or scores of labels, as the model gives them",
-                            .parameters = {model_parameter(), input_parameters(), kParameters, truncation_parameters(),
-                                           activation_parameter(), label_parameter()},
-                            .run = run};
+const EndpointInfo endpoint{
+    .name = "pooling",
+    .dialect = &kOpenAi,
+    .paths = {"/pooling", "/v1/pooling"},
+    .flags = Route::kGenerates,
+    .help = "vectors or scores of labels, as the model gives them",
+    .parameters = {model_parameter(), input_parameters(), kParameters, truncation_parameters(), activation_parameter(),
+                   conversation_parameters(), special_token_parameter(), label_parameter()},
+    .run = run};
 const Registry<EndpointInfo> registered{endpoint};
 
 }  // namespace

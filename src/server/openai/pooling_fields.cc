@@ -53,8 +53,7 @@ constexpr auto kInput = std::to_array<Parameter>({
     {.name = "input",
      .type = Type::kAny,
      .max_bytes = kTextsBytes,
-     .required = true,
-     .fallback = "required",
+     .fallback = "required, unless there are messages",
      .help = "a string, an array of strings, an array of token ids or an array of arrays of token ids; at most 2048 "
              "texts",
      .set = assign<&PoolingFields::input>},
@@ -67,7 +66,6 @@ constexpr auto kInput = std::to_array<Parameter>({
     refused("embed_dtype", R"(["float32"])"),
     refused("endianness", R"(["native","little"])"),
     refused("padding", R"(["do_not_pad"])"),
-    refused("add_special_tokens", "[true]"),
 });
 
 constexpr Parameter kActivation[] = {{.name = "use_activation",
@@ -103,6 +101,22 @@ std::string numbers_of(std::span<const float> values) {
   return out;
 }
 
+// Cuts tokens that are whole as they are, if texts may be cut.
+PooledText cut(Call& call, std::vector<TokenId> tokens) {
+  const auto context = static_cast<size_t>(call.info().max_model_len);
+  const int asked = call.fields.of<PoolingFields>().truncate;
+  const size_t limit = asked > 0 ? static_cast<size_t>(asked) : context;
+  if (asked != 0 && tokens.size() > limit) tokens.resize(limit);
+  return {.tokens = std::move(tokens), .types = {}};
+}
+
+// A conversation as one text. As in vLLM, the template does not begin an answer unless it is asked to.
+PooledText chat_text(Call& call) {
+  auto& chat = call.fields.of<ConversationFields>();
+  chat.add_generation_prompt = chat.add_generation_prompt.value_or(false);
+  return cut(call, tokenize_chat(call, /*with_tools=*/true));
+}
+
 bool all_integers(const Json& array) {
   return std::all_of(array.begin(), array.end(), [](const Json& v) { return v.is_number_integer(); });
 }
@@ -132,7 +146,14 @@ PooledText encode_text(Call& call, std::string_view text, std::optional<std::str
   }
 }
 
-std::string prompt_text(const Call& call, const std::optional<std::string>& prompt_name) {
+bool is_chat(Call& call) { return call.fields.of<ConversationFields>().messages.is_array(); }
+
+std::string prompt_text(Call& call, const std::optional<std::string>& prompt_name) {
+  if (is_chat(call) && prompt_name) {
+    throw ApiError{.message = "Setting both 'prompt_name' and 'messages' is not supported.",
+                   .param = "prompt_name",
+                   .code = "invalid_parameter_combination"};
+  }
   const ModelInfo& model = call.info();
   const std::string name = prompt_name.value_or(model.default_prompt);
   if (name.empty()) return {};
@@ -153,8 +174,19 @@ std::vector<PooledText> input_texts(Call& call, const Json& input, const std::st
     }
     const std::string& text = expect_string(value, where);
     if (text.empty()) throw invalid_value(where, fmt::format("Invalid '{}': it has no text.", where.str()));
-    texts.push_back(encode_text(call, before + text, {}, where));
+    if (call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(true)) {
+      texts.push_back(encode_text(call, before + text, {}, where));
+    } else {
+      texts.push_back(cut(call, tokenize_text(call, before + text, false, where)));
+    }
   };
+  if (is_chat(call)) {
+    if (input.is_null()) return {chat_text(call)};
+    throw ApiError{.message = "Setting both 'input' and 'messages' is not supported.",
+                   .param = "messages",
+                   .code = "invalid_parameter_combination"};
+  }
+  if (input.is_null()) throw missing_parameter(path.str());
   if (input.is_string() || (input.is_array() && !input.empty() && all_integers(input))) {
     add(input, path);
   } else if (input.is_array()) {

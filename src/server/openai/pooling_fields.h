@@ -30,10 +30,13 @@ std::span<const Parameter> activation_parameter();
 PooledText encode_text(Call& call, std::string_view text, std::optional<std::string_view> pair,
                        const std::string& path);
 
-// The texts of an input: a string, token ids, or a list of these. `before` goes before each text. Errors name `path`.
+// Whether the request has `messages` instead of `input`: a conversation is one text.
+bool is_chat(Call& call);
+// The texts of an input: a string, token ids, or a list of these. `before` goes before each text, but not before a
+// conversation. Errors name `path`.
 std::vector<PooledText> input_texts(Call& call, const Json& input, const std::string& before, const FieldPath& path);
 // The model's prompt of that name, by default its default one. Throws ApiError that names prompt_name.
-std::string prompt_text(const Call& call, const std::optional<std::string>& prompt_name);
+std::string prompt_text(Call& call, const std::optional<std::string>& prompt_name);
 // Whether vectors are to be normalized, from `normalize` and vLLM's use_activation. Throws ApiError if they differ.
 std::optional<bool> normalize_of(Call& call, std::optional<bool> normalize);
 // A vector as JSON: the shortest decimals that round to the same fp32 values, or their bytes in base64.
