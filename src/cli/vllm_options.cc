@@ -1,6 +1,9 @@
 // The options of `vllm serve`, in the order of vLLM's own help, and what becomes of each.
 #include <fmt/core.h>
 
+#include <charconv>
+#include <sstream>
+
 #include "base/json.h"
 #include "cli/foreign_options.h"
 #include "cli/usage_error.h"
@@ -50,6 +53,25 @@ std::string converted_task(const std::string& value) {
 }
 
 std::string runner_task(const std::string& value) { return value == "auto" ? "" : value; }
+
+// "2" or "2,3": devices are used in order, from the first one.
+std::string first_device(const std::string& value) {
+  std::istringstream in(value);
+  int first = -1, last = -1;
+  for (std::string word; std::getline(in, word, ',');) {
+    int id = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    const bool follows = first < 0 || id == last + 1;
+    if (error != std::errc() || end != word.data() + word.size() || id < 0 || !follows) {
+      throw UsageError(
+          fmt::format("'{}' is not one number after the other, as in 2,3 (set CUDA_VISIBLE_DEVICES)", value));
+    }
+    if (first < 0) first = id;
+    last = id;
+  }
+  if (first < 0 || value.ends_with(',')) throw UsageError(fmt::format("'{}' names no device at its end", value));
+  return std::to_string(first);
+}
 
 std::string opposite(const std::string& value) { return value == "on" ? "off" : "on"; }
 
@@ -305,7 +327,7 @@ constexpr ForeignOption kOptions[] = {
 
     // Cache
     {"block-size", kValue, kWorks, "block-size", ""},
-    {"gpu-memory-utilization", kValue, kWorks, "gpu-memory-utilization", "", "-gmu"},
+    {"gpu-memory-utilization", kValue, kWorks, "gpu-memory-utilization", "", "-gmu --device-memory-utilization"},
     {"kv-cache-memory-bytes", kValue, kWorks, "kv-cache-memory-bytes", "", "--kv-cache-memory"},
     {"swap-space", kValue, kNothing, "", "preempted requests are computed again from the prefix cache"},
     {"preemption-mode", kValue, kRefused, "", "preempted requests are computed again", "", "recompute"},
@@ -419,6 +441,48 @@ constexpr ForeignOption kOptions[] = {
     {"scheduler-reserve-full-isl", kFlag, kNothing, "", "it changes only the order in which vLLM admits prompts"},
     {"scheduler-delay-factor", kValue, kRefused, "", "waiting requests join every step", "", "0 0.0"},
     {"prefill-schedule-interval", kValue, kRefused, "", "waiting requests join every step", "", "1"},
+    // Options that vLLM 0.33 has and earlier versions had not.
+    {"aux-output-config", kJson, kRefused, "", "an answer has text, tokens and log-probabilities", "", "{}"},
+    {"custom-histogram-buckets", kJson, kRefused, "", "histograms have the bounds that vLLM has by default", "", "{}"},
+    {"dcp-comm-backend", kValue, kRefused, "", kOneDevice},
+    {"dcp-q-replicate", kFlag, kRefused, "", kOneDevice, "", "off"},
+    {"device-ids", kValue, kWorks, "device", "the first one; the others must follow it", "", "", first_device},
+    {"dp-sync-interval", kValue, kNothing, "", "replicas do not wait for each other"},
+    {"ec-manager-config", kJson, kNothing, "", kNoImages},
+    {"elastic-ep-max-dp-size", kValue, kRefused, "", kExperts},
+    {"enable-batch-sharded-sampling", kFlag, kNothing, "", "one rank samples, on its device"},
+    {"enable-cumem-allocator", kFlag, kNothing, "", "memory is allocated once, when the model loads"},
+    {"enable-hc-sp", kFlag, kNothing, "", "the backend divides the work between ranks"},
+    {"enable-mamba-shared-prefix-checkpoint", kFlag, kNothing, "", "states are kept at the ends of cached blocks"},
+    {"enable-nccl-comm-suspend", kFlag, kNothing, "", "ranks end when a model is unloaded"},
+    {"enable-shm-tensor-arena", kFlag, kNothing, "", "ranks get a batch through shared memory"},
+    {"enable-trace-replay", kFlag, kRefused, "", "prompt_logprobs gives log-probabilities of given tokens", "", "off"},
+    {"engram-config", kJson, kRefused, "", kOneDevice},
+    {"kda-decode-backend", kValue, kNothing, "", kKernels},
+    {"logging-config", kJson, kRefused, "", "use --log-level and --log-format", "", "{}"},
+    {"long-prefill-token-threshold-adaptive", kFlag, kNothing, "", "prompts share a step's tokens"},
+    {"mamba-ssu-algorithm", kValue, kNothing, "", kKernels},
+    {"max-lora-cls-labels", kValue, kRefused, "", kAdapters},
+    {"max-num-active-seqs", kValue, kRefused, "", "--max-num-seqs bounds the sequences that run"},
+    {"mm-device-do-normalize", kFlag, kNothing, "", kNoImages},
+    {"mm-hasher-algorithm", kValue, kNothing, "", kNoImages},
+    {"mm-processor-device", kValue, kNothing, "", kNoImages},
+    {"model-class-overrides", kJson, kRefused, "", kNoPython, "", "{}"},
+    {"monokernel", kFlag, kNothing, "", "the backend has a persistent decode kernel and chooses when to use it"},
+    {"per-request-spec-decode-metrics", kValue, kRefused, "", kSpeculation, "", "none"},
+    {"prefix-cache-retention-interval", kValue, kNothing, "", "states are kept at the ends of cached blocks"},
+    {"replayssm-buffer-len", kValue, kNothing, "", kKernels},
+    {"return-sampling-mask", kFlag, kRefused, "", "an answer has text, tokens and log-probabilities", "", "off"},
+    {"sleep-mode-backend", kValue, kNothing, "", "/sleep unloads the model"},
+    {"sleep-mode-offload-cudagraph", kFlag, kNothing, "", "/sleep unloads the model"},
+    {"sleep-preserve-parameter-names", kList, kNothing, "", "/sleep unloads the model, and its files are read again"},
+    {"sparse-indexer-topk-backend", kValue, kNothing, "", kKernels},
+    {"swa-bounded-replay", kFlag, kNothing, "", "blocks of sliding windows are in the prefix cache"},
+    {"use-fp64-gumbel", kFlag, kRefused, "", "random noise has 32 bits; leave the option out", "", "off"},
+    {"use-replayssm", kFlag, kNothing, "", kKernels},
+    {"video-pruning-method", kValue, kNothing, "", kNoImages},
+    {"watchdog-config", kJson, kNothing, "", "/health tells when steps do not finish"},
+    {"watermark-config", kJson, kRefused, "", "answers have no watermarks; leave the option out", "", "{}"},
     {"watermark", kValue, kRefused, "", "--kv-cache-memory-bytes sets the size of the cache", "", "0 0.0"},
     {"num-lookahead-slots", kValue, kRefused, "", kSpeculation, "", "0"},
     {"num-scheduler-steps", kValue, kRefused, "", "the host prepares the next step while one runs", "", "1"},

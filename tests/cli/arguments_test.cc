@@ -179,6 +179,10 @@ TEST(Arguments, TheModelAndItsRevision) {
 TEST(Arguments, ValuesOfVllmAreConverted) {
   EXPECT_THAT(values_of({"serve", "--dtype", "half"}, "--dtype"), ElementsAre("float16"));
   EXPECT_THAT(values_of({"serve", "--max-model-len", "auto"}, "--max-model-len"), ElementsAre("0"));
+  EXPECT_THAT(values_of({"serve", "--device-ids", "2,3"}, "--device"), ElementsAre("2"));
+  for (const char* ids : {"", "3,2", "1,1", "a", "-1", "1,"}) {
+    EXPECT_THROW(values_of({"serve", "--device-ids", ids}, "--device"), UsageError) << ids;
+  }
   EXPECT_THAT(values_of({"serve", "--shutdown-timeout", "2.5"}, "--shutdown-timeout-ms"), ElementsAre("2500"));
   EXPECT_THAT(values_of({"serve", "--lora-modules", R"({"name": "n", "path": "/p"})"}, "--lora-modules"),
               ElementsAre("n=/p"));
