@@ -5,12 +5,18 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <future>
+#include <iterator>
+#include <mutex>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
 #include "base/log.h"
 #include "engine/placement.h"
+#include "engine/ranks.h"
 #include "engine/row_mover.h"
+#include "ops/device.h"
 
 namespace sluice {
 namespace {
@@ -201,13 +207,27 @@ EngineOptions replica_options(const EngineOptions& options, int replica) {
 
 std::unique_ptr<Engine> load_replicas(const EngineOptions& options, const LoadReplica& load,
                                       const std::function<void(double)>& progress) {
-  const int replicas = options.data_parallel_size;
+  const auto replicas = static_cast<size_t>(options.data_parallel_size);
+  const int devices = ops::select_backend(options.backend, options.deterministic).devices();
+  const bool apart = devices >= place_of(options, 0).count;
+  std::mutex mutex;
+  std::vector<double> shares(replicas);
+  const auto load_one = [&](size_t replica) {
+    return load(replica_options(options, static_cast<int>(replica)), [&, replica](double share) {
+      if (!progress) return;
+      const std::scoped_lock lock(mutex);
+      shares[replica] = share;
+      progress(std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(replicas));
+    });
+  };
+  std::vector<std::future<std::unique_ptr<Engine>>> coming;
+  for (size_t i = 0; i < replicas; ++i) {
+    coming.push_back(std::async(apart ? std::launch::async : std::launch::deferred, load_one, i));
+  }
   std::vector<std::unique_ptr<Engine>> engines;
-  for (int replica = 0; replica < replicas; ++replica) {
-    engines.push_back(load(replica_options(options, replica), [&](double share) {
-      if (progress) progress((replica + share) / replicas);
-    }));
-    log::info("replica {} of {} is loaded", replica + 1, replicas);
+  for (auto& engine : coming) {
+    engines.push_back(engine.get());
+    log::info("replica {} of {} is loaded", engines.size(), replicas);
   }
   return join_replicas(std::move(engines));
 }

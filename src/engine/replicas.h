@@ -16,8 +16,10 @@ bool loads_replicas(const EngineOptions& options);
 using LoadReplica =
     std::function<std::unique_ptr<Engine>(const EngineOptions&, const std::function<void(double)>& progress)>;
 
-// Loads --data-parallel-size replicas, one after the other. Limits for a whole engine (waiting requests, host memory
-// and disk of the prefix cache) are divided between them; limits of a step and --kv-cache-memory-bytes are for each.
+// Loads --data-parallel-size replicas: at the same time if each has devices of its own, else one after the other, so
+// that each plans with the memory that the others left. `progress` is called by one thread at a time. Limits for a
+// whole engine (waiting requests, host memory and disk of the prefix cache) are divided between them; limits of a step
+// and --kv-cache-memory-bytes are for each.
 std::unique_ptr<Engine> load_replicas(const EngineOptions& options, const LoadReplica& load,
                                       const std::function<void(double)>& progress);
 
