@@ -93,7 +93,7 @@ TEST(CApiOpen, NamesWhatIsWrong) {
   EXPECT_EQ(sluice_engine_open(kModel, &wrong, 1, &engine), SLUICE_INVALID_ARGUMENT);
   EXPECT_STREQ(sluice_last_error_field(), "block_size");
 
-  const sluice_option refused{"data-parallel-size", "2"};
+  const sluice_option refused{"data-parallel-size-local", "2"};
   EXPECT_EQ(sluice_engine_open(kModel, &refused, 1, &engine), SLUICE_INVALID_ARGUMENT);
   EXPECT_THAT(sluice_last_error(), HasSubstr("not supported"));
 

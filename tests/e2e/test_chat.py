@@ -147,7 +147,7 @@ def test_tokenize_agrees_with_the_reference(server, goldens):
     reply = httpx.post(server.url + "/tokenize", json={"prompt": "Hello!", "return_token_strs": True}).json()
     assert len(reply["token_strs"]) == reply["count"] and reply["max_model_len"] > 0
     text = httpx.post(server.url + "/detokenize", json={"tokens": reply["tokens"]}).json()
-    assert text == {"prompt": "Hello!", "content": "Hello!"}
+    assert text == {"prompt": "Hello!", "content": "Hello!", "text": "Hello!"}
 
 
 def test_raw_stream_framing(server, model):
