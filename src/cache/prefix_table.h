@@ -10,14 +10,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cache/replica_choice.h"
+
 namespace sluice {
 
 // The first 16 bytes of a SHA-256 (base/sha256.h). Hash i of a chain covers the blocks up to i, so that equal hashes
 // mean equal prefixes.
 using ChainHash = std::array<uint8_t, 16>;
-
-using ReplicaMask = uint64_t;  // bit i: replica i
-inline constexpr size_t kMaxReplicas = 64;
 
 // Thread-safe.
 class PrefixTable {

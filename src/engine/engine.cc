@@ -545,9 +545,7 @@ ModelInfo Engine::describe(const EngineOptions& options) {
 
 std::unique_ptr<Engine> Engine::load(const EngineOptions& options, const std::function<void(double)>& progress) {
   return with_errors([&] {
-    if (!loads_replicas(options)) return load_engine(options, progress);
-    describe(options);  // what is wrong is reported before one of several is loaded
-    return load_replicas(options, load_engine, progress);
+    return loads_replicas(options) ? load_replicas(options, load_engine, progress) : load_engine(options, progress);
   });
 }
 

@@ -43,25 +43,20 @@ int64_t Placement::load_of(int choices, size_t prompt_tokens) {
 }
 
 int Placement::choose(std::span<const ChainHash> chain, ReplicaMask allowed) {
-  const unsigned turn = turn_.load();
-  const int least = least_loaded(allowed, turn);
+  const size_t turn = turn_;
+  const int least = least_of(allowed, turn);
   if (const PrefixTable::Match match = table_.find(chain, allowed); match.blocks > 0) {
-    const int chosen = least_loaded(match.replicas, turn);
-    if (load(chosen) <= load(least) + load(least) / 4 + kImbalance) return chosen;
+    const int chosen = least_of(match.replicas, turn);
+    if (load(chosen) <= most_load(load(least), kImbalance)) return chosen;
   }
   ++turn_;  // only now: repeated prompts between new ones must not decide where the new ones go
   return least;
 }
 
-int Placement::least_loaded(ReplicaMask allowed, unsigned turn) const {
-  const auto replicas = static_cast<unsigned>(loads_->size());
-  int best = -1;
-  for (unsigned n = 0; n < replicas; ++n) {
-    const int i = static_cast<int>((turn + n) % replicas);
-    if ((allowed >> i & 1) != 0 && (best < 0 || load(i) < load(best))) best = i;
-  }
-  CHECK(best >= 0, "none of {} replicas is allowed", replicas);
-  return best;
+int Placement::least_of(ReplicaMask allowed, size_t turn) const {
+  const size_t best = least_loaded(loads_->size(), allowed, turn, [this](size_t i) { return (*loads_)[i].load(); });
+  CHECK(best < loads_->size(), "none of {} replicas is allowed", loads_->size());
+  return static_cast<int>(best);
 }
 
 std::shared_ptr<const void> Placement::enter(int replica, std::span<const ChainHash> chain, int64_t load) {

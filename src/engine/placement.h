@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/prefix_table.h"
+#include "cache/replica_choice.h"
 #include "sluice/token.h"
 
 namespace sluice {
@@ -27,7 +28,7 @@ class Placement {
   // equally loaded ones take turns.
   int choose(std::span<const ChainHash> chain, ReplicaMask allowed);
 
-  // The replica has accepted a request. The load counts until the returned object and its copies are destroyed.
+  // The replica gets a request. The load counts until the returned object and its copies are destroyed.
   std::shared_ptr<const void> enter(int replica, std::span<const ChainHash> chain, int64_t load);
   // What a request adds to the load: its choices, and 1 for each 1024 tokens of its prompt.
   static int64_t load_of(int choices, size_t prompt_tokens);
@@ -38,12 +39,12 @@ class Placement {
   static constexpr int64_t kImbalance = 2;
 
  private:
-  int least_loaded(ReplicaMask allowed, unsigned turn) const;
+  int least_of(ReplicaMask allowed, size_t turn) const;
 
   // Shared with what enter() returns, which may be destroyed later.
   const std::shared_ptr<std::vector<std::atomic<int64_t>>> loads_;
   PrefixTable table_;
-  std::atomic<unsigned> turn_{0};
+  std::atomic<size_t> turn_{0};
 };
 
 }  // namespace sluice

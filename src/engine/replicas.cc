@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <future>
-#include <iterator>
 #include <mutex>
 #include <numeric>
 #include <string_view>
 #include <utility>
 
 #include "base/log.h"
+#include "base/metrics.h"
 #include "engine/placement.h"
 #include "engine/ranks.h"
 #include "engine/row_mover.h"
@@ -20,8 +20,6 @@
 
 namespace sluice {
 namespace {
-
-constexpr const char* kEngineLabel = "engine";
 
 class Replicas final : public Engine {
  public:
@@ -124,32 +122,13 @@ class Replicas final : public Engine {
   // The label "engine" is the replica.
   std::vector<MetricFamily> metrics() const override {
     std::vector<MetricFamily> all;
-    for (size_t i = 0; i < engines_.size(); ++i) {
-      for (MetricFamily& family : engines_[i]->metrics()) {
-        for (MetricSample& sample : family.samples) name_engine(sample, i);
-        const auto found = std::ranges::find(all, family.name, &MetricFamily::name);
-        if (found == all.end()) {
-          all.push_back(std::move(family));
-        } else {
-          std::ranges::move(family.samples, std::back_inserter(found->samples));
-        }
-      }
-    }
+    for (size_t i = 0; i < engines_.size(); ++i)
+      merge_metrics(all, engines_[i]->metrics(), "engine", std::to_string(i));
     return all;
   }
 
  private:
   Engine& first() const { return *engines_.front(); }
-
-  static void name_engine(MetricSample& sample, size_t replica) {
-    for (auto& [label, value] : sample.labels) {
-      if (label == kEngineLabel) {
-        value = std::to_string(replica);
-        return;
-      }
-    }
-    sample.labels.insert(sample.labels.begin(), {kEngineLabel, std::to_string(replica)});
-  }
 
   // Calls submit(engine, what counts the load, whether no other engine is left) for one replica after the other until
   // one is not overloaded.

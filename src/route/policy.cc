@@ -15,8 +15,6 @@ namespace {
 
 constexpr int64_t kNoBound = INT64_MAX;
 
-bool has(ReplicaMask mask, size_t i) { return (mask >> i & 1) != 0; }
-
 }  // namespace
 
 int64_t weight_of(size_t body_bytes) {
@@ -43,13 +41,12 @@ std::optional<size_t> Policy::choose(const Request& request, ReplicaMask allowed
   if (request.sticky && !request.session.empty()) return by_session(request.session, allowed, kNoBound);
   if (kind_ == Kind::kRoundRobin) return next_in_turn(allowed, turn_++);
   const size_t turn = turn_;
-  const size_t least = least_loaded(allowed, turn);
+  const size_t least = least_of(allowed, turn);
   if (kind_ == Kind::kLeastLoad) {
     ++turn_;
     return least;
   }
-  const int64_t load = replicas_[least]->load;
-  const int64_t most = load + load / 4 + max_imbalance_;
+  const int64_t most = most_load(replicas_[least]->load, max_imbalance_);
   std::optional<size_t> chosen = by_prefix(request, allowed, most, turn);
   // The least loaded replica computes a prefix that others have, but have no time for.
   if (!chosen && !request.session.empty()) chosen = by_session(request.session, allowed, most);
@@ -64,7 +61,7 @@ std::optional<size_t> Policy::choose(const Request& request, ReplicaMask allowed
 std::optional<size_t> Policy::by_prefix(const Request& request, ReplicaMask allowed, int64_t most, size_t turn) {
   const PrefixTable::Match match = table_.find(request.prompt.chain, allowed);
   if (match.blocks == 0) return std::nullopt;
-  const size_t chosen = least_loaded(match.replicas, turn);
+  const size_t chosen = least_of(match.replicas, turn);
   if (replicas_[chosen]->load > most) return std::nullopt;
   ++replicas_[chosen]->prefix_hits;
   replicas_[chosen]->prefix_blocks += match.blocks;
@@ -89,14 +86,8 @@ std::optional<size_t> Policy::by_session(const std::string& session, ReplicaMask
   return best;
 }
 
-// Equally loaded replicas take turns.
-size_t Policy::least_loaded(ReplicaMask allowed, size_t turn) const {
-  size_t best = replicas_.size();
-  for (size_t n = 0; n < replicas_.size(); ++n) {
-    const size_t i = (turn + n) % replicas_.size();
-    if (has(allowed, i) && (best == replicas_.size() || replicas_[i]->load < replicas_[best]->load)) best = i;
-  }
-  return best;
+size_t Policy::least_of(ReplicaMask allowed, size_t turn) const {
+  return least_loaded(replicas_.size(), allowed, turn, [this](size_t i) -> int64_t { return replicas_[i]->load; });
 }
 
 size_t Policy::next_in_turn(ReplicaMask allowed, size_t turn) const {

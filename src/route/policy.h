@@ -45,7 +45,7 @@ class Policy {
 
   std::optional<size_t> by_prefix(const Request& request, ReplicaMask allowed, int64_t most, size_t turn);
   std::optional<size_t> by_session(const std::string& session, ReplicaMask allowed, int64_t most) const;
-  size_t least_loaded(ReplicaMask allowed, size_t turn) const;
+  size_t least_of(ReplicaMask allowed, size_t turn) const;
   size_t next_in_turn(ReplicaMask allowed, size_t turn) const;
 
   const Replicas& replicas_;

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "base/metrics.h"
 #include "base/numa.h"
 #include "server/api.h"
 #include "server/gate.h"
@@ -52,26 +53,6 @@ ApiOptions api_options(const ServerOptions& o, std::function<void(std::function<
           .lora_root = o.lora_root,
           .store = std::make_shared<Store>(store_options(o)),
           .post = std::move(post)};
-}
-
-// Adds an engine's metrics to those of others, under the name of its model.
-void merge(std::vector<MetricFamily>& all, std::vector<MetricFamily> added, const std::string& model) {
-  for (MetricFamily& family : added) {
-    for (MetricSample& sample : family.samples) {
-      const auto label = std::ranges::find(sample.labels, "model_name", &std::pair<std::string, std::string>::first);
-      if (label != sample.labels.end()) {
-        label->second = model;
-      } else {
-        sample.labels.emplace_back("model_name", model);
-      }
-    }
-    const auto same = std::ranges::find(all, family.name, &MetricFamily::name);
-    if (same == all.end()) {
-      all.push_back(std::move(family));
-    } else {
-      std::ranges::move(family.samples, std::back_inserter(same->samples));
-    }
-  }
 }
 
 }  // namespace
@@ -251,7 +232,9 @@ struct Server::Impl final : HttpHandler {
     if (const ModelHost* host = models->host()) {
       families = host->metrics();
     }
-    for (const ServedModel& model : engines) merge(families, model.engine->metrics(), model.name);
+    for (const ServedModel& model : engines) {
+      merge_metrics(families, model.engine->metrics(), "model_name", model.name);
+    }
     for (MetricFamily& family : metrics.families(http.connections(), http.body_bytes()))
       families.push_back(std::move(family));
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = prometheus_text(families)};
