@@ -1,5 +1,6 @@
 // sluice serve: the OpenAI-compatible server.
 #include <fmt/core.h>
+#include <sysexits.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -26,6 +27,10 @@ using server::ModelHost;
 using server::ModelHostOptions;
 using server::Models;
 using server::ModelSource;
+
+// The exit status of a server whose engine failed after the start. A supervisor starts such a server anew. Status 1 is
+// for failures that come back: of the options, the files or the load.
+constexpr int kEngineFailed = EX_SOFTWARE;  // 70
 
 struct Arguments {
   EngineOptions engine;  // of all models
@@ -88,7 +93,7 @@ int serve_one(const ServerOptions& given, const ModelEntry& entry, std::unique_p
   print_summary(options, entry.names.empty() ? engine->model().name : entry.names.front(), engine->model(),
                 server.port());
   server.run();
-  return engine->health().failed ? 1 : 0;
+  return engine->health().failed ? kEngineFailed : 0;
 }
 
 // Tells the clients that wait for the start how far the loads are. Loads after the start tell nobody.
@@ -170,7 +175,7 @@ int serve_several(const ServerOptions& options, const std::vector<ModelEntry>& e
   fmt::print("addresses: {}\n", addresses(options, server.port()));
   std::fflush(stdout);
   server.run();
-  return server.failed() ? 1 : 0;
+  return server.failed() ? kEngineFailed : 0;
 }
 
 // Models that nobody named are called as their folders.

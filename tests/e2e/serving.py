@@ -13,6 +13,7 @@ import openai
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "minnow-6m"
+ENGINE_FAILED = 70  # the exit status, see docs/serving.md
 READY = re.compile(r"sluice: serving (?P<name>\S+) on (?P<url>https?://\S+)")
 
 

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from serving import MODEL, Server, binary
+from serving import ENGINE_FAILED, MODEL, Server, binary
 
 
 def children_of(server: Server) -> list[tuple[int, int]]:
@@ -102,7 +102,7 @@ def test_a_lost_rank_ends_requests_with_an_error(kind):
             assert health.status_code == 503 and "rank 1 of 2 was lost" in health.json()["message"]
         except httpx.TransportError:
             pass
-        assert server.process.wait(timeout=10) == 1
+        assert server.process.wait(timeout=10) == ENGINE_FAILED
 
 
 def test_a_lost_rank_of_a_replica_ends_the_server():
@@ -126,14 +126,14 @@ def test_a_lost_rank_of_a_replica_ends_the_server():
                 ends.append(str(error))
         assert time.monotonic() - killed < 5
         assert any("rank 1 of 2 was lost" in end for end in ends), ends
-        assert server.process.wait(timeout=10) == 1
+        assert server.process.wait(timeout=10) == ENGINE_FAILED
 
 
 def test_an_idle_server_notices_a_lost_rank():
     with Server("-tp", "3") as server:
         ranks = ranks_of(server)
         os.kill(ranks[2], signal.SIGKILL)
-        assert server.process.wait(timeout=5) == 1
+        assert server.process.wait(timeout=5) == ENGINE_FAILED
         wait_until(lambda: gone(ranks[1]), 3)
 
 
