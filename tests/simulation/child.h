@@ -8,37 +8,59 @@
 #include <cstdio>
 #include <functional>
 #include <optional>
-#include <string_view>
+#include <string>
 #include <type_traits>
+#include <utility>
 
 #include "base/check.h"
 
 namespace sluice::simulation {
 
-// Returns what the work returns, or nothing if its process ended with a signal or another status than 0. Prints the
-// signal behind `name`.
+// Work that runs in a process of its own.
 template <class T>
-std::optional<T> in_child(std::string_view name, const std::function<T()>& work) {
+class Child {
   static_assert(std::is_trivially_copyable_v<T>, "results go through a pipe");
-  int ends[2];
-  CHECK(::pipe(ends) == 0, "no pipe");
-  std::fflush(nullptr);
-  const pid_t child = ::fork();
-  CHECK(child >= 0, "no process");
-  if (child == 0) {
-    const T result = work();
-    CHECK(::write(ends[1], &result, sizeof result) == sizeof result, "no pipe");
-    ::_exit(0);
+
+ public:
+  // `name`: what a message about the process begins with.
+  Child(std::string name, const std::function<T()>& work) : name_(std::move(name)) {
+    int ends[2];
+    CHECK(::pipe(ends) == 0, "no pipe");
+    std::fflush(nullptr);
+    id_ = ::fork();
+    CHECK(id_ >= 0, "no process");
+    if (id_ == 0) {
+      const T result = work();
+      std::fflush(nullptr);
+      CHECK(::write(ends[1], &result, sizeof result) == sizeof result, "no pipe");
+      ::_exit(0);
+    }
+    ::close(ends[1]);
+    pipe_ = ends[0];
   }
-  ::close(ends[1]);
-  T result{};
-  const bool whole = ::read(ends[0], &result, sizeof result) == sizeof result;
-  ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (WIFSIGNALED(status)) fmt::print(stderr, "{}: ended by signal {}\n", name, WTERMSIG(status));
-  if (!whole || status != 0) return std::nullopt;
-  return result;
+
+  // Returns what the work returns, or nothing if the process ended with a signal or another status than 0. Prints the
+  // signal. Is called once.
+  std::optional<T> wait() {
+    T result{};
+    const bool whole = ::read(pipe_, &result, sizeof result) == sizeof result;
+    ::close(pipe_);
+    int status = 0;
+    ::waitpid(id_, &status, 0);
+    if (WIFSIGNALED(status)) fmt::print(stderr, "{}: ended by signal {}\n", name_, WTERMSIG(status));
+    if (!whole || status != 0) return std::nullopt;
+    return result;
+  }
+
+ private:
+  std::string name_;
+  pid_t id_ = 0;
+  int pipe_ = -1;
+};
+
+template <class T>
+std::optional<T> in_child(std::string name, const std::function<T()>& work) {
+  return Child<T>(std::move(name), work).wait();
 }
 
 }  // namespace sluice::simulation

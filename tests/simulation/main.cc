@@ -4,49 +4,88 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
+#include "simulation/child.h"
 #include "simulation/machine/memory.h"
 #include "simulation/simulation.h"
 
-int main(int argc, char** argv) {
-  using namespace sluice::simulation;
-  CLI::App app("Runs the server over a simulated model, machine and network, from seeds. Prints the seed that fails.");
+namespace {
+
+using namespace sluice::simulation;
+
+struct Options {
   uint64_t seed = 1, events = 1'000'000, per_seed = 30'000;
-  uint64_t allocation = 0;
+  int jobs = 1;
   bool once = false, keep_going = false, traces = false;
-  app.add_option("--seed", seed, "first seed");
-  app.add_option("--events", events, "events of all seeds together");
-  app.add_option("--events-per-seed", per_seed, "events of one seed");
-  app.add_flag("--once", once, "run only the first seed");
-  app.add_flag("--traces", traces, "print the trace of each seed");
-  app.add_flag("--keep-going", keep_going, "go on after a seed that fails");
+};
+
+struct Total {
+  uint64_t events = 0, seeds = 0, failed = 0;
+  double simulated = 0;  // seconds
+  Counts counts;
+};
+
+// Runs every `jobs`-th seed from `first` for a job's part of the events.
+Total run_seeds(const Options& options, uint64_t first) {
+  const uint64_t events = options.events / static_cast<uint64_t>(options.jobs);
+  Total total;
+  for (uint64_t seed = first;; seed += static_cast<uint64_t>(options.jobs)) {
+    if (options.once) fmt::print("seed {}: {}\n", seed, describe(make_plan(seed)));
+    const Result result = run_seed(seed, options.per_seed);
+    if (!result.passed) {
+      fmt::print("seed {} fails: run it again with --once --seed {} --events-per-seed {}\n", seed, seed,
+                 options.per_seed);
+      ++total.failed;
+    }
+    if (options.once || options.traces) fmt::print("seed {} trace {:016x}\n", seed, result.trace);
+    total.events += std::max<uint64_t>(result.events, 1);
+    total.simulated += result.seconds;
+    total.counts += result.counts;
+    ++total.seeds;
+    if (total.events >= events || options.once || (total.failed > 0 && !options.keep_going)) return total;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Runs the server over a simulated model, machine and network, from seeds. Prints the seed that fails.");
+  Options options;
+  uint64_t allocation = 0;
+  app.add_option("--seed", options.seed, "first seed");
+  app.add_option("--events", options.events, "events of all seeds together");
+  app.add_option("--events-per-seed", options.per_seed, "events of one seed");
+  app.add_option("--jobs", options.jobs, "processes that run seeds beside each other")->check(CLI::Range(1, 1024));
+  app.add_flag("--once", options.once, "run only the first seed");
+  app.add_flag("--traces", options.traces, "print the trace of each seed");
+  app.add_flag("--keep-going", options.keep_going, "go on after a seed that fails");
   app.add_option("--stop-at-allocation", allocation, "raise SIGTRAP there, for a debugger that follows the child");
   CLI11_PARSE(app, argc, argv);
+  if (options.once) options.jobs = 1;
   stop_at_allocation(allocation);
 
   const auto begin = std::chrono::steady_clock::now();
-  uint64_t done = 0, seeds = 0, failed = 0;
-  double simulated = 0;
-  Counts counts;
-  do {
-    if (once) fmt::print("seed {}: {}\n", seed, describe(make_plan(seed)));
-    const Result result = run_seed(seed, per_seed);
-    if (!result.passed) {
-      fmt::print("seed {} fails: run it again with --once --seed {} --events-per-seed {}\n", seed, seed, per_seed);
-      if (!keep_going) return 1;
-      ++failed;
-    }
-    if (once || traces) fmt::print("seed {} trace {:016x}\n", seed, result.trace);
-    done += std::max<uint64_t>(result.events, 1);
-    simulated += result.seconds;
-    counts += result.counts;
-    ++seeds;
-    ++seed;
-  } while (done < events && !once);
+  write_model();
+  std::vector<Child<Total>> jobs;
+  for (int job = 0; job < options.jobs; ++job) {
+    jobs.emplace_back(fmt::format("job {}", job),
+                      [&] { return run_seeds(options, options.seed + static_cast<uint64_t>(job)); });
+  }
+  Total total;
+  for (Child<Total>& job : jobs) {
+    const Total part = job.wait().value_or(Total{.failed = 1});
+    total.events += part.events;
+    total.seeds += part.seeds;
+    total.failed += part.failed;
+    total.simulated += part.simulated;
+    total.counts += part.counts;
+  }
   fmt::print(
       "{} events of {} seeds in {:.1f} s, {:.0f} simulated seconds: {} answers, {} refusals, {} cuts; {} clients left, "
-      "{} hostile requests\n",
-      done, seeds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), simulated,
-      counts.answered, counts.refused, counts.cut, counts.left, counts.hostile);
-  return failed == 0 ? 0 : 1;
+      "{} hostile requests; {} seeds failed\n",
+      total.events, total.seeds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+      total.simulated, total.counts.answered, total.counts.refused, total.counts.cut, total.counts.left,
+      total.counts.hostile, total.failed);
+  return total.failed == 0 ? 0 : 1;
 }

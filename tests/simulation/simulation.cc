@@ -234,8 +234,10 @@ Result run_here(uint64_t seed, uint64_t events) {
 
 }  // namespace
 
+void write_model() { model_folder(); }
+
 Result run_seed(uint64_t seed, uint64_t events) {
-  model_folder();
+  write_model();
   ::signal(SIGHUP, SIG_DFL);  // the server looks whether it is ignored
   const Silence silence;
   warm_up();

@@ -16,6 +16,10 @@ struct Result {
   Counts counts;
 };
 
+// Writes the files of the simulated model. This process removes them when it ends. run_seed() calls this, too, so it is
+// needed only before seeds run in several processes.
+void write_model();
+
 // Runs a seed for about this many events in a process of its own, which begins as all others do. What went wrong is on
 // stderr, with the seed.
 Result run_seed(uint64_t seed, uint64_t events);
