@@ -87,7 +87,7 @@ class AdapterScope {
     CHECK(floats > 0 && batch.sample_adapters.size() == batch.sample_rows.size(), "{} adapters of {} rows",
           batch.sample_adapters.size(), batch.sample_rows.size());
     const auto rows = static_cast<int64_t>(std::max(batch.adapters.size(), batch.sample_rows.size()));
-    rows_ = {.slots = batch.adapters, .scratch = c.arena.take(&kFloat32, {rows, floats})};
+    rows_ = {.slots = batch.adapters, .scratch = c.arena.take(&kFloat32, {ops::LoraWeight::inner_rows(rows), floats})};
     c.adapters = &rows_;
   }
   ~AdapterScope() { c_.adapters = nullptr; }

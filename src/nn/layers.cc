@@ -356,7 +356,7 @@ void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumula
 void Linear::multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
   Tensor inner;
   if (adapts(c)) {
-    inner = Tensor(c.adapters->scratch.data, &kFloat32, {x.rows(), lora_->weight.inner()});
+    inner = Tensor(c.adapters->scratch.data, &kFloat32, {ops::LoraWeight::inner_rows(x.rows()), lora_->weight.inner()});
     // Comes before the matmul, so that a device can begin the matmul meanwhile.
     ops::lora_shrink(c, {.inner = inner, .x = x, .slots = c.adapters->slots, .weight = &lora_->weight});
   }

@@ -345,7 +345,7 @@ namespace {
 void check_lora(const Indices& slots, const LoraWeight& w, const Tensor& inner, const Tensor& rows, const char* name,
                 int64_t columns) {
   check_rows(rows, name, static_cast<int64_t>(slots.size()), columns);
-  check_matrix(inner, "inner", rows.rows(), w.inner());
+  check_matrix(inner, "inner", LoraWeight::inner_rows(rows.rows()), w.inner());
   for (const DType type : {w.type, rows.dtype}) {
     CHECK(type == &kFloat32 || type == &kBFloat16, "type {}", type->name);
   }

@@ -11,6 +11,7 @@
 // Prefix reuse, chunked prefill and batching therefore do not change results there.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -79,20 +80,27 @@ struct LoraWeight {
   const std::byte* b = nullptr;        // [slots, n, rank]
   const float* scales = nullptr;       // [slots, parts]
   int64_t inner() const { return int64_t{parts} * rank; }
+
+  // Of few rows, a device may keep up to kMostSums partial sums of each inner value.
+  static constexpr int64_t kMostSums = 8, kSummedRows = 256;
+  static constexpr int64_t inner_rows(int64_t tokens) {
+    return std::max(tokens, std::min(tokens, kSummedRows) * kMostSums);
+  }
 };
 
-// Makes inner[t, :] = scale * A x[t, :] for the adapter in slot slots[t]. Rows whose slot is -1 are not written.
+// Makes scale * A x[t, :] for the adapter in slot slots[t]. Rows whose slot is -1 are not written. How `inner` holds
+// the values is a matter of the device: only its lora_expand reads them.
 struct LoraShrinkArgs {
-  Tensor inner;   // [tokens, weight->inner()] fp32
+  Tensor inner;   // [LoraWeight::inner_rows(tokens), weight->inner()] fp32
   Tensor x;       // [tokens, k] fp32, or bf16 where input_type() of a matmul said so
   Indices slots;  // [tokens]
   const LoraWeight* weight = nullptr;
 };
 
-// out[t, :] += B inner[t, :], with what lora_shrink made. Rows whose slot is -1 stay as they are.
+// out[t, :] += B times the inner values of row t, which lora_shrink made. Rows whose slot is -1 stay as they are.
 struct LoraExpandArgs {
   Tensor out;     // [tokens, n] fp32, or bf16 where output_type() of a matmul said so
-  Tensor inner;   // [tokens, weight->inner()] fp32
+  Tensor inner;   // what lora_shrink wrote
   Indices slots;  // [tokens]
   const LoraWeight* weight = nullptr;
 };

@@ -50,7 +50,8 @@ void expect_like_the_reference(const Case& c, const Types& types, Checked& devic
   Owned scales(&kFloat32, {c.slots, weight.parts});
   a.fill(random), b.fill(random), scales.fill(random);
   weight.type = types.weight, weight.a = a->data, weight.b = b->data, weight.scales = scales->f32();
-  Owned x(types.x, {c.rows, c.k}, c.gaps ? 3 : 0), inner(&kFloat32, {c.rows, weight.inner()}, c.gaps ? 1 : 0);
+  Owned x(types.x, {c.rows, c.k}, c.gaps ? 3 : 0),
+      inner(&kFloat32, {LoraWeight::inner_rows(c.rows), weight.inner()}, c.gaps ? 1 : 0);
   Owned out(types.out, {c.rows, weight.n}, c.gaps ? 5 : 0);
   x.fill(random), out.fill(random);
   const Owned before(out);
@@ -113,7 +114,8 @@ TEST_P(LoraTest, RowsAreIndependent) {
     Owned a(type, {3 * weight.inner(), kColumns}), b(type, {3 * weight.n, 8}), scales(&kFloat32, {3, 2});
     a.fill(random), b.fill(random), scales.fill(random);
     weight.a = a->data, weight.b = b->data, weight.scales = scales->f32();
-    Owned x(&kFloat32, {kRows, kColumns}), inner(&kFloat32, {kRows, weight.inner()}), out(&kFloat32, {kRows, weight.n});
+    Owned x(&kFloat32, {kRows, kColumns}), inner(&kFloat32, {LoraWeight::inner_rows(kRows), weight.inner()}),
+        out(&kFloat32, {kRows, weight.n});
     x.fill(random), out.fill(random);
     Owned single(out);
     std::vector<int32_t, TestAllocator<int32_t>> slots;

@@ -2,15 +2,14 @@
 //
 // bf16 matrices go through the tensor cores. A block takes 16 rows, and one adapter of theirs after the other; rows
 // without the adapter take part as zeros and are not written. Where rows are few, the adapters of the 16 rows are
-// spread over blocks, and a cluster of blocks shares the inputs. For decode steps both kernels are bound by latency,
-// for many rows by reading x and by reading and writing the outputs. fp32 matrices, and shapes that tensor-core
+// spread over blocks. For decode steps both kernels are bound by latency. Therefore blocks share the inputs of such
+// rows, and expand adds up their sums; both kernels load their matrices while the kernel before them ends. For many
+// rows they are bound by reading x, and by reading and writing the outputs. fp32 matrices, and shapes that tensor-core
 // operands do not fit, are multiplied by one warp or one thread per number.
 //
 // Numbers in fp32 become two operands in bf16 that together have 16 bits of them.
 #include <type_traits>
 
-#include "kernels/cuda/clusters.h"
-#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
@@ -24,9 +23,9 @@ using Bf16 = __nv_bfloat16;
 using ops::LoraWeight;
 
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kRows = 16;      // of a block, with tensor cores
-constexpr int kChunk = 32;     // inputs that a warp takes at a time
-constexpr int kFewRows = 256;  // up to so many rows, adapters are spread over blocks
+constexpr int kRows = 16;                              // of a block, with tensor cores
+constexpr int kChunk = 32;                             // inputs that a warp takes at a time
+constexpr int64_t kFewRows = LoraWeight::kSummedRows;  // up to so many rows, blocks share adapters and inputs
 constexpr int kMostGridY = 65535;
 
 template <class T>
@@ -53,10 +52,11 @@ __device__ int part_of(const LoraWeight& w, int64_t output) {
   return part;
 }
 
-// Without tensor cores. Grid: (pieces of the inner values, rows). A warp makes one.
+// Without tensor cores. Grid: (pieces of the inner values, rows). A warp makes one. It is the first of `sums` sums; the
+// others are zero.
 template <class T, class X>
-__global__ void __launch_bounds__(kThreads)
-    shrink_each(const __grid_constant__ LoraWeight w, RowsOf<float> inner, RowsOf<const X> x, const int32_t* slots) {
+__global__ void __launch_bounds__(kThreads) shrink_each(const __grid_constant__ LoraWeight w, RowsOf<float> inner,
+                                                        RowsOf<const X> x, const int32_t* slots, int sums) {
   wait_for_earlier();
   const int64_t row = blockIdx.y, slot = slots[row];
   const int64_t j = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
@@ -66,20 +66,26 @@ __global__ void __launch_bounds__(kThreads)
   float sum = 0;
   for (int64_t i = threadIdx.x % kWarp; i < w.k; i += kWarp) sum += to_f32(a[i]) * to_f32(from[i]);
   sum = warp_sum(sum);
-  if (threadIdx.x % kWarp == 0) inner[row][j] = w.scales[slot * w.parts + j / w.rank] * sum;
+  if (threadIdx.x % kWarp != 0) return;
+  inner[row][j] = w.scales[slot * w.parts + j / w.rank] * sum;
+  for (int each = 1; each < sums; ++each) inner[each * gridDim.y + row][j] = 0;
 }
 
 // Grid: (pieces of the outputs, rows). A thread makes one.
 template <class T, class Out>
 __global__ void __launch_bounds__(kThreads) expand_each(const __grid_constant__ LoraWeight w, RowsOf<Out> out,
-                                                        RowsOf<const float> inner, const int32_t* slots) {
+                                                        RowsOf<const float> inner, const int32_t* slots, int sums) {
   wait_for_earlier();
   const int64_t row = blockIdx.y, slot = slots[row], o = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (slot < 0 || o >= w.n) return;
   const T* b = reinterpret_cast<const T*>(w.b) + (slot * w.n + o) * w.rank;
-  const float* from = inner[row] + int64_t{part_of(w, o)} * w.rank;
+  const int64_t from = int64_t{part_of(w, o)} * w.rank;
   float sum = 0;
-  for (int j = 0; j < w.rank; ++j) sum += to_f32(b[j]) * from[j];
+  for (int j = 0; j < w.rank; ++j) {
+    float value = inner[row][from + j];
+    for (int each = 1; each < sums; ++each) value += inner[each * gridDim.y + row][from + j];
+    sum += to_f32(b[j]) * value;
+  }
   Out& to = out[row][o];
   to = from_f32<Out>(to_f32(to) + sum);
 }
@@ -138,27 +144,43 @@ __device__ void multiply(float (&c)[4], const uint4& row, const uint4& row_after
   mma<Bf16>(c, row.z, row_after.z, row.w, row_after.w, a.z, a.w);
 }
 
-constexpr int kSharers = kMostClusterBlocks;  // blocks of a cluster
+// Where a kernel may begin: before the kernel ahead of it has ended, if that one cannot write slots and matrices.
+class Start {
+ public:
+  __device__ explicit Start(bool early) : waited_(!early) {
+    if (!early) wait_for_earlier();
+  }
+  // Called by every thread before it reads what earlier kernels wrote, and before it ends.
+  __device__ void wait() {
+    if (!waited_) wait_for_earlier();
+    waited_ = true;
+  }
 
-// Makes 8 * kTiles inner values from `first` on, of 16 rows. The warps of `blocks` blocks share the inputs, and their
-// sums are added in the order of the warps. Grid: (.., 16 rows each, adapters).
-template <class X, int kTiles>
-__device__ void shrink_tile(const LoraWeight& w, RowsOf<float> inner, RowsOf<const X> x, const int32_t* slots,
-                            int64_t rows, int64_t first, int block, int blocks) {
-  constexpr int kAhead = 2;
-  __shared__ float sums[kWarps][kTiles][kWarp * 4];
-  __shared__ alignas(16) float block_sums[kTiles * kWarp * 4];
+ private:
+  bool waited_;
+};
+
+// Makes 8 * kTiles inner values of 16 rows, or their sums over a part of the inputs. `sums` blocks share the inputs in
+// chunks of kLoads * kChunk per warp. Warps' sums are added in order. Grid: (blocks of values, each by parts; 16 rows
+// each; adapters).
+template <class X, int kTiles, int kLoads>
+__global__ void __launch_bounds__(kThreads)
+    shrink_rows(const __grid_constant__ LoraWeight w, RowsOf<float> inner, RowsOf<const X> x, const int32_t* slots,
+                int64_t rows, int sums, bool early) {
+  Start start(early);
+  __shared__ float warp_sums[kWarps][kTiles][kWarp * 4];
+  const int part = static_cast<int>(blockIdx.x) % sums;
+  const int64_t first = int64_t{blockIdx.x} / sums * 8 * kTiles;
   const int64_t first_row = int64_t{blockIdx.y} * kRows, values = inner_of(w);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4, t = lane % 4;
-  const int64_t sharers = int64_t{blocks} * kWarps;  // warps
+  const int64_t step = int64_t{sums} * kWarps * kLoads * kChunk;
   const Groups groups(slots + first_row, min(rows - first_row, int64_t{kRows}));
   for (int i = static_cast<int>(blockIdx.z); i < groups.count(); i += static_cast<int>(gridDim.z)) {
     int64_t slot = 0;
     uint32_t members = 0;
     groups.get(i, slot, members);
-    const X* row = (members >> g & 1) != 0 ? x[first_row + g] : nullptr;
-    const X* row_after = (members >> (g + 8) & 1) != 0 ? x[first_row + g + 8] : nullptr;
+    const bool has_low = (members >> g & 1) != 0, has_high = (members >> (g + 8) & 1) != 0;
     const Bf16* a[kTiles];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -166,27 +188,31 @@ __device__ void shrink_tile(const LoraWeight& w, RowsOf<float> inner, RowsOf<con
       a[tile] = reinterpret_cast<const Bf16*>(w.a) + (slot * values + j) * w.k;
     }
     float c[kTiles][4] = {};
-    for (int64_t begin = (int64_t{block} * kWarps + warp) * kChunk; begin < w.k; begin += sharers * kChunk * kAhead) {
-      Eight<X> here[kAhead], after[kAhead];
-      uint4 weights[kAhead][kTiles];
+    for (int64_t begin = (int64_t{part} * kWarps + warp) * kLoads * kChunk; begin < w.k; begin += step) {
+      uint4 weights[kLoads][kTiles];
 #pragma unroll
-      for (int ahead = 0; ahead < kAhead; ++ahead) {
-        const int64_t at = begin + ahead * sharers * kChunk + 8 * t;
-        const bool inside = at < w.k;  // k is a multiple of 8
-        here[ahead] = inside && row != nullptr ? load_eight(row + at) : Eight<X>();
-        after[ahead] = inside && row_after != nullptr ? load_eight(row_after + at) : Eight<X>();
+      for (int load = 0; load < kLoads; ++load) {
+        const int64_t at = begin + load * kChunk + 8 * t;  // k is a multiple of 8
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          weights[ahead][tile] = inside ? *reinterpret_cast<const uint4*>(a[tile] + at) : uint4{};
+          weights[load][tile] = at < w.k ? *reinterpret_cast<const uint4*>(a[tile] + at) : uint4{};
         }
       }
+      start.wait();
+      Eight<X> low[kLoads], high[kLoads];
 #pragma unroll
-      for (int ahead = 0; ahead < kAhead; ++ahead) {
+      for (int load = 0; load < kLoads; ++load) {
+        const int64_t at = begin + load * kChunk + 8 * t;
+        low[load] = has_low && at < w.k ? load_eight(x[first_row + g] + at) : Eight<X>();
+        high[load] = has_high && at < w.k ? load_eight(x[first_row + g + 8] + at) : Eight<X>();
+      }
+#pragma unroll
+      for (int load = 0; load < kLoads; ++load) {
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          multiply(c[tile], here[ahead].high, after[ahead].high, weights[ahead][tile]);
+          multiply(c[tile], low[load].high, high[load].high, weights[load][tile]);
           if constexpr (std::is_same_v<X, float>) {
-            multiply(c[tile], here[ahead].low, after[ahead].low, weights[ahead][tile]);
+            multiply(c[tile], low[load].low, high[load].low, weights[load][tile]);
           }
         }
       }
@@ -194,113 +220,131 @@ __device__ void shrink_tile(const LoraWeight& w, RowsOf<float> inner, RowsOf<con
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-      for (int n = 0; n < 4; ++n) sums[warp][tile][lane * 4 + n] = c[tile][n];
+      for (int n = 0; n < 4; ++n) warp_sums[warp][tile][lane * 4 + n] = c[tile][n];
     }
     __syncthreads();
-    const auto write = [&](int at, float sum) {
+    start.wait();
+    for (int at = static_cast<int>(threadIdx.x); at < kTiles * kWarp * 4; at += kThreads) {
+      float sum = 0;
+      for (int each = 0; each < kWarps; ++each) sum += (&warp_sums[each][0][0])[at];
       const int tile = at / (kWarp * 4), of = at % (kWarp * 4), n = of % 4;
       const int member = of / 16 + n / 2 * 8, column = of / 4 % 4 * 2 + n % 2;
       const int64_t j = first + tile * 8 + column;
-      if ((members >> member & 1) == 0 || j >= values) return;
-      inner[first_row + member][j] = w.scales[slot * w.parts + j / w.rank] * sum;
-    };
-    for (int at = static_cast<int>(threadIdx.x); at < kTiles * kWarp * 4; at += kThreads) {
-      float sum = 0;
-      for (int each = 0; each < kWarps; ++each) sum += (&sums[each][0][0])[at];
-      if (blocks == 1) {
-        write(at, sum);
-      } else {
-        block_sums[at] = sum;
-      }
+      if ((members >> member & 1) == 0 || j >= values) continue;
+      inner[part * rows + first_row + member][j] = w.scales[slot * w.parts + j / w.rank] * sum;
     }
-    if (blocks == 1) {
-      __syncthreads();
-      continue;
-    }
-    sync_cluster();
-    const int quad = static_cast<int>(threadIdx.x);
-    if (block == 0 && quad < kTiles * kWarp) {
-      float4 all{};
-      for (int each = 0; each < blocks; ++each) {
-        const float4 some = load_shared_of(each, shared_address(block_sums + quad * 4));
-        all = {all.x + some.x, all.y + some.y, all.z + some.z, all.w + some.w};
-      }
-      write(quad * 4, all.x), write(quad * 4 + 1, all.y), write(quad * 4 + 2, all.z), write(quad * 4 + 3, all.w);
-    }
-    sync_cluster();
+    __syncthreads();
   }
+  start.wait();
 }
 
-template <class X, int kTiles>
-__global__ void __launch_bounds__(kThreads) shrink_rows(const __grid_constant__ LoraWeight w, RowsOf<float> inner,
-                                                        RowsOf<const X> x, const int32_t* slots, int64_t rows) {
-  wait_for_earlier();
-  shrink_tile<X, kTiles>(w, inner, x, slots, rows, int64_t{blockIdx.x} * 8 * kTiles, 0, 1);
+// Eight outputs of a row, which are next to each other.
+struct Outputs {
+  float values[8] = {};
+};
+__device__ Outputs load_outputs(const float* from) {
+  const auto* quads = reinterpret_cast<const float4*>(from);
+  const float4 a = quads[0], b = quads[1];
+  return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+}
+__device__ Outputs load_outputs(const Bf16* from) {
+  const uint4 packed = *reinterpret_cast<const uint4*>(from);
+  const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&packed);
+  Outputs out;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = __bfloat1622float2(pairs[i]);
+    out.values[2 * i] = pair.x, out.values[2 * i + 1] = pair.y;
+  }
+  return out;
+}
+__device__ void store_outputs(float* to, const Outputs& out) {
+  auto* quads = reinterpret_cast<float4*>(to);
+  quads[0] = {out.values[0], out.values[1], out.values[2], out.values[3]};
+  quads[1] = {out.values[4], out.values[5], out.values[6], out.values[7]};
+}
+__device__ void store_outputs(Bf16* to, const Outputs& out) {
+  uint4 packed;
+  uint32_t* words = &packed.x;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = pack2<Bf16>(out.values[2 * i], out.values[2 * i + 1]);
+  *reinterpret_cast<uint4*>(to) = packed;
 }
 
-template <class X>
-__global__ void __cluster_dims__(kSharers, 1, 1) __launch_bounds__(kThreads)
-    shrink_few_rows(const __grid_constant__ LoraWeight w, RowsOf<float> inner, RowsOf<const X> x, const int32_t* slots,
-                    int64_t rows) {
-  wait_for_earlier();
-  const int block = static_cast<int>(blockIdx.x) % kSharers;
-  shrink_tile<X, 1>(w, inner, x, slots, rows, int64_t{blockIdx.x} / kSharers * 8, block, kSharers);
-}
+constexpr int kTilesOfWarp = 4;  // of 8 outputs
+constexpr int kOutputsOfWarp = kTilesOfWarp * 8, kOutputsOfBlock = kWarps * kOutputsOfWarp;
 
-__device__ void add_two(float* to, float a, float b) {
-  float2& both = *reinterpret_cast<float2*>(to);
-  both = {both.x + a, both.y + b};
-}
-__device__ void add_two(Bf16* to, float a, float b) {
-  __nv_bfloat162& both = *reinterpret_cast<__nv_bfloat162*>(to);
-  const float2 before = __bfloat1622float2(both);
-  both = __floats2bfloat162_rn(before.x + a, before.y + b);
-}
-
-constexpr int kOutputsOfWarp = 32, kOutputsOfBlock = kWarps * kOutputsOfWarp;
-
-// Grid: (pieces of the outputs, 16 rows each, adapters). A warp makes 32 outputs, 8 at a time.
+// Adds the changes to 32 outputs per warp. Columns 2t and 2t + 1 of tile i are outputs 8t + 2i and 8t + 2i + 1, so that
+// lane t has 8 outputs that are next to each other. Its four operands of b are also next to each other, because the
+// order of inner values is free. Grid: (pieces of the outputs, 16 rows each, adapters).
 template <class Out>
-__global__ void __launch_bounds__(kThreads) expand_rows(const __grid_constant__ LoraWeight w, RowsOf<Out> out,
-                                                        RowsOf<const float> inner, const int32_t* slots, int64_t rows) {
-  wait_for_earlier();
+__global__ void __launch_bounds__(kThreads)
+    expand_rows(const __grid_constant__ LoraWeight w, RowsOf<Out> out, RowsOf<const float> inner, const int32_t* slots,
+                int64_t rows, int sums, bool early) {
+  Start start(early);
   const int64_t first_row = int64_t{blockIdx.y} * kRows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4, t = lane % 4;
   const int64_t first = int64_t{blockIdx.x} * kOutputsOfBlock + warp * kOutputsOfWarp;
   const Groups groups(slots + first_row, min(rows - first_row, int64_t{kRows}));
-  for (int i = static_cast<int>(blockIdx.z); i < groups.count(); i += static_cast<int>(gridDim.z)) {
+  for (int i = static_cast<int>(blockIdx.z); i < groups.count() && first < w.n; i += static_cast<int>(gridDim.z)) {
     int64_t slot = 0;
     uint32_t members = 0;
     groups.get(i, slot, members);
     const bool has_low = (members >> g & 1) != 0, has_high = (members >> (g + 8) & 1) != 0;
+    const auto operand = [&](int tile) { return first + g / 2 * 8 + tile * 2 + g % 2; };  // the output of column g
+    const auto load_weights = [&](uint2(&to)[kTilesOfWarp], int j) {
 #pragma unroll
-    for (int tile = 0; tile < kOutputsOfWarp / 8; ++tile) {
-      const int64_t o = first + tile * 8;
-      if (o >= w.n) continue;
-      const int64_t from = int64_t{part_of(w, o)} * w.rank;
-      const Bf16* b = reinterpret_cast<const Bf16*>(w.b) + (slot * w.n + o + g) * w.rank;
-      float c[4] = {};
-      for (int begin = 0; begin < w.rank; begin += 16) {
-        uint32_t high[4], low[4], weights[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int j = begin + half * 8 + 2 * t;
-          const bool inside = j < w.rank;  // the rank is even
-          const auto load = [&](bool has, int64_t row) {
-            return inside && has ? *reinterpret_cast<const float2*>(inner[row] + from + j) : float2{};
-          };
-          split(load(has_low, first_row + g), high[half * 2], low[half * 2]);
-          split(load(has_high, first_row + g + 8), high[half * 2 + 1], low[half * 2 + 1]);
-          weights[half] = inside ? *reinterpret_cast<const uint32_t*>(b + j) : 0;
-        }
-        mma<Bf16>(c, high[0], high[1], high[2], high[3], weights[0], weights[1]);
-        mma<Bf16>(c, low[0], low[1], low[2], low[3], weights[0], weights[1]);
+      for (int tile = 0; tile < kTilesOfWarp; ++tile) {
+        const int64_t o = operand(tile);
+        const Bf16* b = reinterpret_cast<const Bf16*>(w.b) + (slot * w.n + o) * w.rank;
+        to[tile] = o < w.n && j < w.rank ? *reinterpret_cast<const uint2*>(b + j) : uint2{};
       }
-      if (has_low) add_two(out[first_row + g] + o + 2 * t, c[0], c[1]);
-      if (has_high) add_two(out[first_row + g + 8] + o + 2 * t, c[2], c[3]);
+    };
+    uint2 weights[kTilesOfWarp];
+    load_weights(weights, 4 * t);
+    start.wait();
+    Out* low = out[first_row + g] + first + 8 * t;
+    Out* high = out[first_row + g + 8] + first + 8 * t;
+    const bool writes_low = has_low && first + 8 * t < w.n, writes_high = has_high && first + 8 * t < w.n;
+    Outputs low_outputs = writes_low ? load_outputs(low) : Outputs(), high_outputs;
+    if (writes_high) high_outputs = load_outputs(high);
+    float c[kTilesOfWarp][4] = {};
+    const int first_part = part_of(w, first), last_part = part_of(w, min(first + kOutputsOfWarp, w.n) - 1);
+    for (int part = first_part; part <= last_part; ++part) {
+      for (int begin = 0; begin < w.rank; begin += 16) {
+        const int j = begin + 4 * t;  // the rank is a multiple of 4
+        const auto load = [&](bool has, int64_t row) {
+          float4 sum{};
+          for (int each = 0; has && j < w.rank && each < sums; ++each) {
+            const float4 one = *reinterpret_cast<const float4*>(inner[each * rows + row] + int64_t{part} * w.rank + j);
+            sum = {sum.x + one.x, sum.y + one.y, sum.z + one.z, sum.w + one.w};
+          }
+          return sum;
+        };
+        if (begin > 0 || part > first_part) load_weights(weights, j);
+        const float4 a = load(has_low, first_row + g), after = load(has_high, first_row + g + 8);
+        uint32_t upper[4], rest[4];  // bits
+        split({a.x, a.y}, upper[0], rest[0]), split({after.x, after.y}, upper[1], rest[1]);
+        split({a.z, a.w}, upper[2], rest[2]), split({after.z, after.w}, upper[3], rest[3]);
+#pragma unroll
+        for (int tile = 0; tile < kTilesOfWarp; ++tile) {
+          uint2 b = weights[tile];
+          if (first_part != last_part && (operand(tile) >= w.n || part_of(w, operand(tile)) != part)) b = {};
+          mma<Bf16>(c[tile], upper[0], upper[1], upper[2], upper[3], b.x, b.y);
+          mma<Bf16>(c[tile], rest[0], rest[1], rest[2], rest[3], b.x, b.y);
+        }
+      }
     }
+#pragma unroll
+    for (int tile = 0; tile < kTilesOfWarp; ++tile) {
+      low_outputs.values[2 * tile] += c[tile][0], low_outputs.values[2 * tile + 1] += c[tile][1];
+      high_outputs.values[2 * tile] += c[tile][2], high_outputs.values[2 * tile + 1] += c[tile][3];
+    }
+    if (writes_low) store_outputs(low, low_outputs);
+    if (writes_high) store_outputs(high, high_outputs);
   }
+  start.wait();
 }
 
 bool aligned(const Tensor& x, size_t bytes) {
@@ -310,9 +354,18 @@ bool aligned(const Tensor& x, size_t bytes) {
 
 // Whether the operands of mma can be loaded as the kernels above do.
 bool suits_tensor_cores(const LoraWeight& w, Arithmetic arithmetic) {
-  bool suits = arithmetic == Arithmetic::kTensor && w.type == &kBFloat16 && w.k % 8 == 0 && w.rank % 2 == 0;
+  bool suits = arithmetic == Arithmetic::kTensor && w.type == &kBFloat16 && w.k % 8 == 0 && w.rank % 4 == 0;
   for (int part = 0; part < w.parts; ++part) suits &= w.part_ends[part] % 8 == 0;
   return suits;
+}
+
+constexpr int kLoadsOfFew = 4;
+
+// The sums that an inner value is kept as: the number of blocks that share the inputs of few rows.
+int sums_of(const LoraWeight& w, int64_t rows, Arithmetic arithmetic) {
+  constexpr int64_t kInputsOfBlock = kWarps * kLoadsOfFew * kChunk;
+  if (rows > kFewRows || !suits_tensor_cores(w, arithmetic)) return 1;
+  return static_cast<int>(std::clamp(pieces(w.k, kInputsOfBlock), int64_t{1}, LoraWeight::kMostSums));
 }
 
 unsigned most_adapters(const LoraWeight& w, int64_t rows) {  // of 16 rows
@@ -320,21 +373,21 @@ unsigned most_adapters(const LoraWeight& w, int64_t rows) {  // of 16 rows
 }
 
 template <class X>
-void shrink_on_tensor_cores(const Launch& l, const ops::LoraShrinkArgs& args, const int32_t* slots) {
+void shrink_on_tensor_cores(const Launch& l, const ops::LoraShrinkArgs& args, const int32_t* slots, int sums) {
   const LoraWeight& w = *args.weight;
   const int64_t rows = args.x.rows();
-  const auto launch = [&](auto kernel, int64_t columns, unsigned adapters) {
-    const dim3 grid(static_cast<unsigned>(columns), static_cast<unsigned>(pieces(rows, kRows)), adapters);
+  const auto launch = [&](auto kernel, int64_t values, unsigned adapters) {
+    const dim3 grid(static_cast<unsigned>(pieces(w.inner(), values) * sums), static_cast<unsigned>(pieces(rows, kRows)),
+                    adapters);
     launch_pdl(l, "lora_shrink", kernel, grid, kThreads, 0, w, rows_of<float>(args.inner), rows_of<const X>(args.x),
-               slots, rows);
+               slots, rows, sums, l.captured);
   };
-  if (rows > kFewRows) return launch(shrink_rows<X, 4>, pieces(w.inner(), 32), 1);
-  if (l.compute_capability < 90) return launch(shrink_rows<X, 1>, pieces(w.inner(), 8), most_adapters(w, rows));
-  launch(shrink_few_rows<X>, pieces(w.inner(), 8) * kSharers, most_adapters(w, rows));
+  if (rows > kFewRows) return launch(shrink_rows<X, 4, 2>, 32, 1);
+  launch(shrink_rows<X, 2, kLoadsOfFew>, 16, most_adapters(w, rows));
 }
 
 template <class Out>
-void expand_on_tensor_cores(const Launch& l, const ops::LoraExpandArgs& args, const int32_t* slots) {
+void expand_on_tensor_cores(const Launch& l, const ops::LoraExpandArgs& args, const int32_t* slots, int sums) {
   const LoraWeight& w = *args.weight;
   const int64_t rows = args.out.rows();
   const auto columns = static_cast<unsigned>(pieces(w.n, kOutputsOfBlock));
@@ -342,7 +395,7 @@ void expand_on_tensor_cores(const Launch& l, const ops::LoraExpandArgs& args, co
   const unsigned fill = static_cast<unsigned>(l.sm_count) * 16 / (columns * tiles);  // adapters to keep the SMs busy
   const unsigned adapters = std::clamp(fill, 1u, most_adapters(w, rows));
   launch_pdl(l, "lora_expand", expand_rows<Out>, dim3(columns, tiles, adapters), kThreads, 0, w, rows_of<Out>(args.out),
-             rows_of<const float>(args.inner), slots, rows);
+             rows_of<const float>(args.inner), slots, rows, sums, l.captured);
 }
 
 // Calls f(T()) for the type, which is fp32 or bf16.
@@ -363,15 +416,16 @@ void each_grid(int64_t rows, F&& f) {
 void lora_shrink(const Launch& l, const ops::LoraShrinkArgs& all, const int32_t* slots, Arithmetic arithmetic) {
   const LoraWeight& w = *all.weight;
   const bool tensor_cores = suits_tensor_cores(w, arithmetic) && aligned(all.x, 16);
+  const int sums = sums_of(w, all.x.rows(), arithmetic);
   each_grid(all.x.rows(), [&](int64_t first, int64_t count) {
     ops::LoraShrinkArgs args = all;
     args.x = all.x.slice_rows(first, count), args.inner = all.inner.slice_rows(first, count);
     with_type(args.x.dtype, [&]<class X>(X) {
-      if (tensor_cores) return shrink_on_tensor_cores<X>(l, args, slots + first);
+      if (tensor_cores) return shrink_on_tensor_cores<X>(l, args, slots + first, sums);
       with_type(w.type, [&]<class T>(T) {
         launch_pdl(l, "lora_shrink", shrink_each<T, X>,
                    dim3(static_cast<unsigned>(pieces(w.inner(), kWarps)), static_cast<unsigned>(count)), kThreads, 0, w,
-                   rows_of<float>(args.inner), rows_of<const X>(args.x), slots + first);
+                   rows_of<float>(args.inner), rows_of<const X>(args.x), slots + first, sums);
       });
     });
   });
@@ -379,16 +433,17 @@ void lora_shrink(const Launch& l, const ops::LoraShrinkArgs& all, const int32_t*
 
 void lora_expand(const Launch& l, const ops::LoraExpandArgs& all, const int32_t* slots, Arithmetic arithmetic) {
   const LoraWeight& w = *all.weight;
-  const bool tensor_cores = suits_tensor_cores(w, arithmetic) && aligned(all.out, 8) && aligned(all.inner, 8);
+  const bool tensor_cores = suits_tensor_cores(w, arithmetic) && aligned(all.out, 16) && aligned(all.inner, 16);
+  const int sums = sums_of(w, all.out.rows(), arithmetic);
   each_grid(all.out.rows(), [&](int64_t first, int64_t count) {
     ops::LoraExpandArgs args = all;
     args.out = all.out.slice_rows(first, count), args.inner = all.inner.slice_rows(first, count);
     with_type(args.out.dtype, [&]<class Out>(Out) {
-      if (tensor_cores) return expand_on_tensor_cores<Out>(l, args, slots + first);
+      if (tensor_cores) return expand_on_tensor_cores<Out>(l, args, slots + first, sums);
       with_type(w.type, [&]<class T>(T) {
         launch_pdl(l, "lora_expand", expand_each<T, Out>,
                    dim3(static_cast<unsigned>(pieces(w.n, kThreads)), static_cast<unsigned>(count)), kThreads, 0, w,
-                   rows_of<Out>(args.out), rows_of<const float>(args.inner), slots + first);
+                   rows_of<Out>(args.out), rows_of<const float>(args.inner), slots + first, sums);
       });
     });
   });
