@@ -23,7 +23,7 @@ struct Options {
 struct Total {
   uint64_t events = 0, seeds = 0, failed = 0;
   double simulated = 0;  // seconds
-  Counts counts;
+  Counts counts{};
 };
 
 // Runs every `jobs`-th seed from `first` for a job's part of the events.
