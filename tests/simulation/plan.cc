@@ -104,7 +104,9 @@ int64_t Plan::patience() const {
 
 int64_t Plan::notice() const {
   const int64_t step = pace.per_step + pace.per_token * engine.max_num_batched_tokens;
-  return 250 * kMillisecond + 4 * step + 20 * weather.lateness;
+  // Each failure to accept a connection delays all that wait to be accepted, also those whose client has left.
+  const int64_t accepting = weather.no_descriptor > 0 ? 20 * 100 * kMillisecond : 0;
+  return 250 * kMillisecond + 4 * step + 20 * weather.lateness + accepting;
 }
 
 Plan make_plan(uint64_t seed) {

@@ -196,6 +196,7 @@ void Connection::post_close(State latest) {
 
 void Connection::set_state(State state) {
   state_ = state;
+  if (state == State::kClosed) return context_.table.set_closing(entry_);
   context_.table.set_waiting(entry_, state <= State::kHeader);
 }
 

@@ -29,55 +29,77 @@ ConnectionTable::Place ConnectionTable::place_for(const boost::asio::ip::address
   const int per_address = limits_.per_address > 0 ? limits_.per_address : std::max(1, limits_.connections / 2);
   const std::lock_guard lock(mutex_);
   const auto reserve = [&](Place place) {
-    if (reserved_ < limits_.reserve || close_longest(reserve_waiting_)) return place;
-    return Place::kNone;
+    return reserve_.connections < limits_.reserve || close_longest(reserve_) ? place : Place::kNone;
   };
   if (const auto found = networks_.find(network_of(address));
       limited && found != networks_.end() && found->second >= per_address) {
     return reserve(Place::kAddressReserve);
   }
-  const int normal = static_cast<int>(entries_.size()) - reserved_;
-  if (normal < limits_.connections || close_longest(waiting_)) return Place::kNormal;
+  if (normal_.connections < limits_.connections || close_longest(normal_)) return Place::kNormal;
   return reserve(Place::kReserve);
 }
 
-bool ConnectionTable::close_longest(std::list<Entry*>& queue) {
-  if (queue.empty()) return false;
-  Entry& entry = *queue.front();
+bool ConnectionTable::close_longest(Part& part) {
+  if (part.waiting.empty()) return false;
+  Entry& entry = *part.waiting.front();
   entry.connection->post_close_if_waiting();
-  entry.waiting = false;
-  entry.own.splice(entry.own.end(), queue, entry.node);
+  begin_closing(entry, part);
   return true;
+}
+
+void ConnectionTable::begin_closing(Entry& entry, Part& part) noexcept {
+  if (std::exchange(entry.waiting, false)) entry.own.splice(entry.own.end(), part.waiting, entry.node);
+  if (!entry.added || std::exchange(entry.closing, true)) return;
+  --part.connections;
+  ++part.closing;
 }
 
 void ConnectionTable::add(Entry& entry) {
   const std::lock_guard lock(mutex_);
   int& of_network = networks_[entry.network];
   entries_.splice(entries_.end(), entry.own_member, entry.member);
-  entry.added = true;
+  entry.added = entry.waiting = true;
   ++of_network;
-  if (entry.place != Place::kNormal) ++reserved_;
+  Part& part = part_of(entry);
+  ++part.connections;
+  part.waiting.splice(part.waiting.end(), entry.own, entry.node);
 }
 
 void ConnectionTable::remove(Entry& entry) noexcept {
-  set_waiting(entry, false);
   const std::lock_guard lock(mutex_);
+  Part& part = part_of(entry);
+  begin_closing(entry, part);
   if (!std::exchange(entry.added, false)) return;
+  --part.closing;
   entry.own_member.splice(entry.own_member.end(), entries_, entry.member);
   if (const auto found = networks_.find(entry.network); --found->second == 0) networks_.erase(found);
-  if (entry.place != Place::kNormal) --reserved_;
 }
 
 void ConnectionTable::set_waiting(Entry& entry, bool waiting) noexcept {
   const std::lock_guard lock(mutex_);
-  if (entry.waiting == waiting) return;
-  entry.waiting = waiting;
-  std::list<Entry*>& queue = queue_of(entry);
-  if (waiting) {
-    queue.splice(queue.end(), entry.own, entry.node);
-  } else {
-    entry.own.splice(entry.own.end(), queue, entry.node);
+  Part& part = part_of(entry);
+  if (entry.closing) {
+    if (waiting) return;
+    entry.closing = false;  // a request began before the connection was closed
+    ++part.connections;
+    --part.closing;
   }
+  if (std::exchange(entry.waiting, waiting) == waiting) return;
+  if (waiting) {
+    part.waiting.splice(part.waiting.end(), entry.own, entry.node);
+  } else {
+    entry.own.splice(entry.own.end(), part.waiting, entry.node);
+  }
+}
+
+void ConnectionTable::set_closing(Entry& entry) noexcept {
+  const std::lock_guard lock(mutex_);
+  begin_closing(entry, part_of(entry));
+}
+
+int ConnectionTable::closing() const {
+  const std::lock_guard lock(mutex_);
+  return normal_.closing + reserve_.closing;
 }
 
 int ConnectionTable::open() const {

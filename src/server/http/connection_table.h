@@ -46,7 +46,7 @@ class ConnectionTable {
     // Hold the nodes while they are in no list of the table, so that moving them allocates nothing.
     std::list<Entry*> own{this}, own_member{this};
     std::list<Entry*>::iterator node = own.begin(), member = own_member.begin();
-    bool waiting = false, added = false;
+    bool waiting = false, closing = false, added = false;
   };
 
   static Network network_of(const boost::asio::ip::address& address);
@@ -54,29 +54,38 @@ class ConnectionTable {
   explicit ConnectionTable(const Limits& limits) : limits_(limits) {}
 
   // Decides about a new connection. When the server is full, the connection that has waited longest for a request is
-  // closed, and the new one takes its place. One call at a time.
+  // closed, and the new one takes its place. Connections that are being closed do not count. One call at a time.
   Place place_for(const boost::asio::ip::address& address);
 
+  // A new connection waits.
   void add(Entry& entry);
   void remove(Entry& entry) noexcept;
   // A waiting connection has no request in progress and may be closed for another one.
   void set_waiting(Entry& entry, bool waiting) noexcept;
+  // The connection is closed, and will be removed.
+  void set_closing(Entry& entry) noexcept;
 
   int open() const;
+  // Connections that are being closed. While there are many, no new ones should be accepted: each has a descriptor.
+  int closing() const;
   void for_each(const std::function<void(Connection&)>& visit);  // under the table's lock
 
  private:
-  bool close_longest(std::list<Entry*>& queue);
-  std::list<Entry*>& queue_of(const Entry& entry) {
-    return entry.place == Place::kNormal ? waiting_ : reserve_waiting_;
-  }
+  // The normal places, or the reserve.
+  struct Part {
+    std::list<Entry*> waiting{};  // the longest-waiting connection first
+    int connections = 0;          // without those that are being closed
+    int closing = 0;
+  };
+  Part& part_of(const Entry& entry) { return entry.place == Place::kNormal ? normal_ : reserve_; }
+  bool close_longest(Part& part);
+  void begin_closing(Entry& entry, Part& part) noexcept;
 
   const Limits limits_;
   mutable std::mutex mutex_;
-  std::list<Entry*> entries_;                    // all, the oldest first
-  std::list<Entry*> waiting_, reserve_waiting_;  // the longest-waiting connection first
-  std::map<Network, int> networks_;              // connections of each
-  int reserved_ = 0;                             // connections in a reserve place
+  std::list<Entry*> entries_;  // all, the oldest first
+  Part normal_, reserve_;
+  std::map<Network, int> networks_;  // connections of each
 };
 
 }  // namespace sluice::server

@@ -37,6 +37,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{100};   // at connections that asked for it
 constexpr std::chrono::milliseconds kRetryAfter{100};  // out of file descriptors or memory
+constexpr std::chrono::milliseconds kCloseFirst{1};    // other I/O threads have connections to close
+constexpr int kMostClosing = 256;                      // connections
 
 class PlainStream : public ByteStream {
  public:
@@ -210,6 +212,7 @@ struct HttpServer::Impl {
 
   // Waits for the next connection, if nothing does yet. The I/O threads take turns.
   void accept() {
+    if (context.table.closing() > kMostClosing) return accept_after(kCloseFirst);
     start_once(accepting, [this](Pending pending) {
       next_context = (next_context + 1) % contexts.size();
       acceptor.async_accept(*contexts[next_context],
@@ -230,8 +233,12 @@ struct HttpServer::Impl {
   // Out of file descriptors, most likely: some may be closed soon.
   void retry_accept(const error_code& cause) {
     log::warning("cannot accept a connection: {}", cause.message());
-    start_once(accepting, [this](Pending pending) {
-      accept_retry.expires_after(kRetryAfter);
+    accept_after(kRetryAfter);
+  }
+
+  void accept_after(std::chrono::milliseconds wait) {
+    start_once(accepting, [this, wait](Pending pending) {
+      accept_retry.expires_after(wait);
       accept_retry.async_wait([this, pending = std::move(pending)](error_code error) mutable {
         if (error) return;
         pending.end();

@@ -287,6 +287,7 @@ TEST(ConnectionTable, RemoteAddressesHaveHalfOfTheConnections) {
     if (place != Place::kNone) {
       entries.push_back(std::make_unique<ConnectionTable::Entry>(nullptr, place, ConnectionTable::network_of(address)));
       table.add(*entries.back());
+      table.set_waiting(*entries.back(), false);  // a request is in progress
     }
     return place;
   };
@@ -302,6 +303,36 @@ TEST(ConnectionTable, RemoteAddressesHaveHalfOfTheConnections) {
   EXPECT_EQ(table.open(), 0);
   EXPECT_EQ(connect("10.0.0.1"), Place::kNormal);
   table.remove(*entries.back());
+}
+
+// Their threads may be late to remove them.
+TEST(ConnectionTable, ConnectionsThatAreBeingClosedHaveNoPlace) {
+  using Place = ConnectionTable::Place;
+  ConnectionTable table({.connections = 2, .reserve = 0});
+  const auto address = boost::asio::ip::make_address("127.0.0.1");
+  std::vector<std::unique_ptr<ConnectionTable::Entry>> entries;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(table.place_for(address), Place::kNormal);
+    entries.push_back(
+        std::make_unique<ConnectionTable::Entry>(nullptr, Place::kNormal, ConnectionTable::network_of(address)));
+    table.add(*entries.back());
+    table.set_waiting(*entries.back(), false);
+  }
+  EXPECT_EQ(table.place_for(address), Place::kNone);
+  table.set_closing(*entries[0]);
+  EXPECT_EQ(table.closing(), 1);
+  EXPECT_EQ(table.place_for(address), Place::kNormal);
+  table.set_waiting(*entries[0], false);  // a request began before
+  EXPECT_EQ(table.closing(), 0);
+  EXPECT_EQ(table.place_for(address), Place::kNone);
+  table.set_closing(*entries[0]);
+  table.set_waiting(*entries[0], true);  // it would be closed twice
+  table.remove(*entries[0]);
+  EXPECT_EQ(table.closing(), 0);
+  EXPECT_EQ(table.open(), 1);
+  EXPECT_EQ(table.place_for(address), Place::kNormal);
+  table.remove(*entries[1]);
+  EXPECT_EQ(table.open(), 0);
 }
 
 }  // namespace
