@@ -17,6 +17,7 @@ using namespace sluice::simulation;
 struct Options {
   uint64_t seed = 1, events = 1'000'000, per_seed = 30'000;
   int jobs = 1;
+  double seconds = 0;  // 0: no limit
   bool once = false, keep_going = false, traces = false;
 };
 
@@ -29,6 +30,7 @@ struct Total {
 // Runs every `jobs`-th seed from `first` for a job's part of the events.
 Total run_seeds(const Options& options, uint64_t first) {
   const uint64_t events = options.events / static_cast<uint64_t>(options.jobs);
+  const auto begin = std::chrono::steady_clock::now();
   Total total;
   for (uint64_t seed = first;; seed += static_cast<uint64_t>(options.jobs)) {
     if (options.once) fmt::print("seed {}: {}\n", seed, describe(make_plan(seed)));
@@ -43,7 +45,9 @@ Total run_seeds(const Options& options, uint64_t first) {
     total.simulated += result.seconds;
     total.counts += result.counts;
     ++total.seeds;
-    if (total.events >= events || options.once || (total.failed > 0 && !options.keep_going)) return total;
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    const bool late = options.seconds > 0 && taken.count() >= options.seconds;
+    if (total.events >= events || late || options.once || (total.failed > 0 && !options.keep_going)) return total;
   }
 }
 
@@ -56,6 +60,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "first seed");
   app.add_option("--events", options.events, "events of all seeds together");
   app.add_option("--events-per-seed", options.per_seed, "events of one seed");
+  app.add_option("--seconds", options.seconds, "end after so many seconds; 0: no limit");
   app.add_option("--jobs", options.jobs, "processes that run seeds beside each other")->check(CLI::Range(1, 1024));
   app.add_flag("--once", options.once, "run only the first seed");
   app.add_flag("--traces", options.traces, "print the trace of each seed");

@@ -1,11 +1,11 @@
 // Low-rank changes by adapters, in two kernels: the inner values of each row, then what they add to its outputs.
 //
-// bf16 matrices go through the tensor cores. A block takes 16 rows, and one adapter of theirs after the other; rows
-// without the adapter take part as zeros and are not written. Where rows are few, the adapters of the 16 rows are
-// spread over blocks. For decode steps both kernels are bound by latency. Therefore blocks share the inputs of such
-// rows, and expand adds up their sums; both kernels load their matrices while the kernel before them ends. For many
-// rows they are bound by reading x, and by reading and writing the outputs. fp32 matrices, and shapes that tensor-core
-// operands do not fit, are multiplied by one warp or one thread per number.
+// bf16 matrices go through the tensor cores. A block takes 32 rows, and one adapter of theirs after the other; where
+// rows are few, the adapters are spread over blocks. The rows of an adapter are gathered in tiles of 16. For decode
+// steps both kernels are bound by latency. Therefore blocks share the inputs of few rows, and expand adds up their
+// sums; both kernels load their matrices while the kernel before them ends. For many rows they are bound by reading x,
+// and by reading and writing the outputs. fp32 matrices, and shapes that tensor-core operands do not fit, are
+// multiplied by one warp or one thread per number.
 //
 // Numbers in fp32 become two operands in bf16 that together have 16 bits of them.
 #include <type_traits>
@@ -23,7 +23,8 @@ using Bf16 = __nv_bfloat16;
 using ops::LoraWeight;
 
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kRows = 16;                              // of a block, with tensor cores
+constexpr int kRows = kWarp;                           // of a block, with tensor cores
+constexpr int kTileRows = 16;                          // of one adapter, in a tile
 constexpr int kChunk = 32;                             // inputs that a warp takes at a time
 constexpr int64_t kFewRows = LoraWeight::kSummedRows;  // up to so many rows, blocks share adapters and inputs
 constexpr int kMostGridY = 65535;
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) expand_each(const __grid_constant__ 
   to = from_f32<Out>(to_f32(to) + sum);
 }
 
-// The adapters of up to 16 rows.
+// The adapters of up to 32 rows.
 class Groups {
  public:
   // Called by whole warps.
@@ -101,13 +102,18 @@ class Groups {
     first_ = __ballot_sync(~0u, slot_ >= 0 && __ffs(static_cast<int>(same_)) - 1 == lane);
   }
   __device__ int count() const { return __popc(first_); }
-  // The i-th adapter's slot and, as bits, its rows.
-  __device__ void get(int i, int64_t& slot, uint32_t& rows) const {
+  // The i-th adapter's slot. Writes which rows it has to `members` and returns their number.
+  __device__ int get(int i, int& slot, uint8_t* members) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
     uint32_t rest = first_;
     for (int before = 0; before < i; ++before) rest &= rest - 1;
-    const int lane = __ffs(static_cast<int>(rest)) - 1;
-    slot = __shfl_sync(~0u, slot_, lane);
-    rows = __shfl_sync(~0u, same_, lane);
+    const int leader = __ffs(static_cast<int>(rest)) - 1;
+    slot = __shfl_sync(~0u, slot_, leader);
+    const uint32_t rows = __shfl_sync(~0u, same_, leader);
+    __syncwarp();
+    if ((rows >> lane & 1) != 0) members[__popc(rows & ((1u << lane) - 1))] = static_cast<uint8_t>(lane);
+    __syncwarp();
+    return __popc(rows);
   }
 
  private:
@@ -160,8 +166,8 @@ class Start {
   bool waited_;
 };
 
-// Makes 8 * kTiles inner values of 16 rows, or their sums over a part of the inputs. `sums` blocks share the inputs in
-// chunks of kLoads * kChunk per warp. Warps' sums are added in order. Grid: (blocks of values, each by parts; 16 rows
+// Makes 8 * kTiles inner values of 32 rows, or their sums over a part of the inputs. `sums` blocks share the inputs in
+// chunks of kLoads * kChunk per warp. Warps' sums are added in order. Grid: (blocks of values, each by parts; 32 rows
 // each; adapters).
 template <class X, int kTiles, int kLoads>
 __global__ void __launch_bounds__(kThreads)
@@ -169,180 +175,202 @@ __global__ void __launch_bounds__(kThreads)
                 int64_t rows, int sums, bool early) {
   Start start(early);
   __shared__ float warp_sums[kWarps][kTiles][kWarp * 4];
+  __shared__ uint8_t lists[kWarps][kRows];
   const int part = static_cast<int>(blockIdx.x) % sums;
-  const int64_t first = int64_t{blockIdx.x} / sums * 8 * kTiles;
-  const int64_t first_row = int64_t{blockIdx.y} * kRows, values = inner_of(w);
+  const int first = static_cast<int>(blockIdx.x) / sums * 8 * kTiles;
+  const int64_t first_row = int64_t{blockIdx.y} * kRows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int g = lane / 4, t = lane % 4;
-  const int64_t step = int64_t{sums} * kWarps * kLoads * kChunk;
+  const int g = lane / 4, t = lane % 4, k = static_cast<int>(w.k), values = w.parts * w.rank;
+  const int step = sums * kWarps * kLoads * kChunk;
+  const uint8_t* members = lists[warp];
   const Groups groups(slots + first_row, min(rows - first_row, int64_t{kRows}));
   for (int i = static_cast<int>(blockIdx.z); i < groups.count(); i += static_cast<int>(gridDim.z)) {
-    int64_t slot = 0;
-    uint32_t members = 0;
-    groups.get(i, slot, members);
-    const bool has_low = (members >> g & 1) != 0, has_high = (members >> (g + 8) & 1) != 0;
-    const Bf16* a[kTiles];
+    int slot = 0;
+    const int count = groups.get(i, slot, lists[warp]);
+    const Bf16* a = reinterpret_cast<const Bf16*>(w.a) + int64_t{slot} * values * k;
+    for (int tile_row = 0; tile_row < count; tile_row += kTileRows) {
+      const int low_member = tile_row + g, high_member = low_member + 8;
+      const X* low_row = low_member < count ? x[first_row + members[low_member]] : nullptr;
+      const X* high_row = high_member < count ? x[first_row + members[high_member]] : nullptr;
+      float c[kTiles][4] = {};
+      for (int begin = (part * kWarps + warp) * kLoads * kChunk; begin < k; begin += step) {
+        uint4 weights[kLoads][kTiles];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int64_t j = min(first + tile * 8 + g, values - 1);
-      a[tile] = reinterpret_cast<const Bf16*>(w.a) + (slot * values + j) * w.k;
-    }
-    float c[kTiles][4] = {};
-    for (int64_t begin = (int64_t{part} * kWarps + warp) * kLoads * kChunk; begin < w.k; begin += step) {
-      uint4 weights[kLoads][kTiles];
+        for (int load = 0; load < kLoads; ++load) {
+          const int at = begin + load * kChunk + 8 * t;  // k is a multiple of 8
 #pragma unroll
-      for (int load = 0; load < kLoads; ++load) {
-        const int64_t at = begin + load * kChunk + 8 * t;  // k is a multiple of 8
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          weights[load][tile] = at < w.k ? *reinterpret_cast<const uint4*>(a[tile] + at) : uint4{};
+          for (int tile = 0; tile < kTiles; ++tile) {
+            const int64_t j = min(first + tile * 8 + g, values - 1);
+            weights[load][tile] = at < k ? *reinterpret_cast<const uint4*>(a + j * k + at) : uint4{};
+          }
         }
-      }
-      start.wait();
-      Eight<X> low[kLoads], high[kLoads];
+        start.wait();
+        Eight<X> low[kLoads], high[kLoads];
 #pragma unroll
-      for (int load = 0; load < kLoads; ++load) {
-        const int64_t at = begin + load * kChunk + 8 * t;
-        low[load] = has_low && at < w.k ? load_eight(x[first_row + g] + at) : Eight<X>();
-        high[load] = has_high && at < w.k ? load_eight(x[first_row + g + 8] + at) : Eight<X>();
-      }
+        for (int load = 0; load < kLoads; ++load) {
+          const int at = begin + load * kChunk + 8 * t;
+          low[load] = low_row != nullptr && at < k ? load_eight(low_row + at) : Eight<X>();
+          high[load] = high_row != nullptr && at < k ? load_eight(high_row + at) : Eight<X>();
+        }
 #pragma unroll
-      for (int load = 0; load < kLoads; ++load) {
+        for (int load = 0; load < kLoads; ++load) {
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          multiply(c[tile], low[load].high, high[load].high, weights[load][tile]);
-          if constexpr (std::is_same_v<X, float>) {
-            multiply(c[tile], low[load].low, high[load].low, weights[load][tile]);
+          for (int tile = 0; tile < kTiles; ++tile) {
+            multiply(c[tile], low[load].high, high[load].high, weights[load][tile]);
+            if constexpr (std::is_same_v<X, float>) {
+              multiply(c[tile], low[load].low, high[load].low, weights[load][tile]);
+            }
           }
         }
       }
-    }
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
+      for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-      for (int n = 0; n < 4; ++n) warp_sums[warp][tile][lane * 4 + n] = c[tile][n];
+        for (int n = 0; n < 4; ++n) warp_sums[warp][tile][lane * 4 + n] = c[tile][n];
+      }
+      __syncthreads();
+      start.wait();
+      for (int at = static_cast<int>(threadIdx.x); at < kTiles * kWarp * 4; at += kThreads) {
+        float sum = 0;
+#pragma unroll
+        for (int each = 0; each < kWarps; ++each) sum += (&warp_sums[each][0][0])[at];
+        const int tile = at / (kWarp * 4), of = at % (kWarp * 4), n = of % 4;
+        const int member = tile_row + of / 16 + n / 2 * 8, column = of / 4 % 4 * 2 + n % 2;
+        const int j = first + tile * 8 + column;
+        if (member >= count || j >= values) continue;
+        inner[part * rows + first_row + members[member]][j] = w.scales[slot * w.parts + j / w.rank] * sum;
+      }
+      __syncthreads();
     }
-    __syncthreads();
-    start.wait();
-    for (int at = static_cast<int>(threadIdx.x); at < kTiles * kWarp * 4; at += kThreads) {
-      float sum = 0;
-      for (int each = 0; each < kWarps; ++each) sum += (&warp_sums[each][0][0])[at];
-      const int tile = at / (kWarp * 4), of = at % (kWarp * 4), n = of % 4;
-      const int member = of / 16 + n / 2 * 8, column = of / 4 % 4 * 2 + n % 2;
-      const int64_t j = first + tile * 8 + column;
-      if ((members >> member & 1) == 0 || j >= values) continue;
-      inner[part * rows + first_row + member][j] = w.scales[slot * w.parts + j / w.rank] * sum;
-    }
-    __syncthreads();
   }
   start.wait();
 }
 
 // Eight outputs of a row, which are next to each other.
-struct Outputs {
-  float values[8] = {};
-};
-__device__ Outputs load_outputs(const float* from) {
-  const auto* quads = reinterpret_cast<const float4*>(from);
-  const float4 a = quads[0], b = quads[1];
-  return {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
-}
-__device__ Outputs load_outputs(const Bf16* from) {
-  const uint4 packed = *reinterpret_cast<const uint4*>(from);
-  const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&packed);
-  Outputs out;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 pair = __bfloat1622float2(pairs[i]);
-    out.values[2 * i] = pair.x, out.values[2 * i + 1] = pair.y;
+template <class Out>
+struct Outputs;
+template <>
+struct Outputs<float> {
+  float4 low{}, high{};
+  __device__ void load(const float* from) {
+    const auto* quads = reinterpret_cast<const float4*>(from);
+    low = quads[0], high = quads[1];
   }
-  return out;
-}
-__device__ void store_outputs(float* to, const Outputs& out) {
-  auto* quads = reinterpret_cast<float4*>(to);
-  quads[0] = {out.values[0], out.values[1], out.values[2], out.values[3]};
-  quads[1] = {out.values[4], out.values[5], out.values[6], out.values[7]};
-}
-__device__ void store_outputs(Bf16* to, const Outputs& out) {
-  uint4 packed;
-  uint32_t* words = &packed.x;
+  __device__ void store(float* to, const float (&sums)[8]) const {
+    auto* quads = reinterpret_cast<float4*>(to);
+    quads[0] = {low.x + sums[0], low.y + sums[1], low.z + sums[2], low.w + sums[3]};
+    quads[1] = {high.x + sums[4], high.y + sums[5], high.z + sums[6], high.w + sums[7]};
+  }
+};
+template <>
+struct Outputs<Bf16> {
+  uint4 packed{};
+  __device__ void load(const Bf16* from) { packed = *reinterpret_cast<const uint4*>(from); }
+  __device__ void store(Bf16* to, const float (&sums)[8]) const {
+    const uint32_t before[4] = {packed.x, packed.y, packed.z, packed.w};
+    uint32_t after[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) words[i] = pack2<Bf16>(out.values[2 * i], out.values[2 * i + 1]);
-  *reinterpret_cast<uint4*>(to) = packed;
-}
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&before[i]));
+      after[i] = pack2<Bf16>(pair.x + sums[2 * i], pair.y + sums[2 * i + 1]);
+    }
+    *reinterpret_cast<uint4*>(to) = {after[0], after[1], after[2], after[3]};
+  }
+};
 
-constexpr int kTilesOfWarp = 4;  // of 8 outputs
+constexpr int kRankChunk = 16;                      // inner values that an mma takes
+static_assert(kTileRows * kRankChunk == kThreads);  // a thread adds up one
+constexpr int kTilesOfWarp = 4;                     // of 8 outputs
 constexpr int kOutputsOfWarp = kTilesOfWarp * 8, kOutputsOfBlock = kWarps * kOutputsOfWarp;
 
 // Adds the changes to 32 outputs per warp. Columns 2t and 2t + 1 of tile i are outputs 8t + 2i and 8t + 2i + 1, so that
 // lane t has 8 outputs that are next to each other. Its four operands of b are also next to each other, because the
-// order of inner values is free. Grid: (pieces of the outputs, 16 rows each, adapters).
+// order of inner values is free. Grid: (pieces of the outputs, 32 rows each, adapters).
 template <class Out>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     expand_rows(const __grid_constant__ LoraWeight w, RowsOf<Out> out, RowsOf<const float> inner, const int32_t* slots,
                 int64_t rows, int sums, bool early) {
   Start start(early);
+  __shared__ uint8_t lists[kWarps][kRows];
+  __shared__ alignas(16) Bf16 upper[kTileRows][kRankChunk], rest[kTileRows][kRankChunk];  // bits of inner values
   const int64_t first_row = int64_t{blockIdx.y} * kRows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int g = lane / 4, t = lane % 4;
-  const int64_t first = int64_t{blockIdx.x} * kOutputsOfBlock + warp * kOutputsOfWarp;
+  const int g = lane / 4, t = lane % 4, outputs = static_cast<int>(w.n);
+  const int block_first = static_cast<int>(blockIdx.x) * kOutputsOfBlock, first = block_first + warp * kOutputsOfWarp;
+  const int first_part = part_of(w, block_first);
+  const int last_part = part_of(w, min(block_first + kOutputsOfBlock, outputs) - 1);
+  const bool inside = first + 8 * t < outputs;
+  const uint8_t* members = lists[warp];
   const Groups groups(slots + first_row, min(rows - first_row, int64_t{kRows}));
-  for (int i = static_cast<int>(blockIdx.z); i < groups.count() && first < w.n; i += static_cast<int>(gridDim.z)) {
-    int64_t slot = 0;
-    uint32_t members = 0;
-    groups.get(i, slot, members);
-    const bool has_low = (members >> g & 1) != 0, has_high = (members >> (g + 8) & 1) != 0;
+  for (int i = static_cast<int>(blockIdx.z); i < groups.count(); i += static_cast<int>(gridDim.z)) {
+    int slot = 0;
+    const int count = groups.get(i, slot, lists[warp]);
+    const Bf16* b = reinterpret_cast<const Bf16*>(w.b) + int64_t{slot} * outputs * w.rank;
     const auto operand = [&](int tile) { return first + g / 2 * 8 + tile * 2 + g % 2; };  // the output of column g
     const auto load_weights = [&](uint2(&to)[kTilesOfWarp], int j) {
 #pragma unroll
       for (int tile = 0; tile < kTilesOfWarp; ++tile) {
-        const int64_t o = operand(tile);
-        const Bf16* b = reinterpret_cast<const Bf16*>(w.b) + (slot * w.n + o) * w.rank;
-        to[tile] = o < w.n && j < w.rank ? *reinterpret_cast<const uint2*>(b + j) : uint2{};
+        const int o = operand(tile);
+        const Bf16* from = b + int64_t{o} * w.rank + j;
+        to[tile] = o < outputs && j < w.rank ? *reinterpret_cast<const uint2*>(from) : uint2{};
       }
     };
     uint2 weights[kTilesOfWarp];
     load_weights(weights, 4 * t);
     start.wait();
-    Out* low = out[first_row + g] + first + 8 * t;
-    Out* high = out[first_row + g + 8] + first + 8 * t;
-    const bool writes_low = has_low && first + 8 * t < w.n, writes_high = has_high && first + 8 * t < w.n;
-    Outputs low_outputs = writes_low ? load_outputs(low) : Outputs(), high_outputs;
-    if (writes_high) high_outputs = load_outputs(high);
-    float c[kTilesOfWarp][4] = {};
-    const int first_part = part_of(w, first), last_part = part_of(w, min(first + kOutputsOfWarp, w.n) - 1);
-    for (int part = first_part; part <= last_part; ++part) {
-      for (int begin = 0; begin < w.rank; begin += 16) {
-        const int j = begin + 4 * t;  // the rank is a multiple of 4
-        const auto load = [&](bool has, int64_t row) {
-          float4 sum{};
-          for (int each = 0; has && j < w.rank && each < sums; ++each) {
-            const float4 one = *reinterpret_cast<const float4*>(inner[each * rows + row] + int64_t{part} * w.rank + j);
-            sum = {sum.x + one.x, sum.y + one.y, sum.z + one.z, sum.w + one.w};
-          }
-          return sum;
-        };
-        if (begin > 0 || part > first_part) load_weights(weights, j);
-        const float4 a = load(has_low, first_row + g), after = load(has_high, first_row + g + 8);
-        uint32_t upper[4], rest[4];  // bits
-        split({a.x, a.y}, upper[0], rest[0]), split({after.x, after.y}, upper[1], rest[1]);
-        split({a.z, a.w}, upper[2], rest[2]), split({after.z, after.w}, upper[3], rest[3]);
+    for (int tile_row = 0; tile_row < count; tile_row += kTileRows) {
+      const bool has_low = inside && tile_row + g < count, has_high = inside && tile_row + g + 8 < count;
+      Out* const low_row = has_low ? out[first_row + members[tile_row + g]] + first + 8 * t : nullptr;
+      Out* const high_row = has_high ? out[first_row + members[tile_row + g + 8]] + first + 8 * t : nullptr;
+      Outputs<Out> low, high;
+      if (has_low) low.load(low_row);
+      if (has_high) high.load(high_row);
+      float c[kTilesOfWarp][4] = {};
+      for (int part = first_part; part <= last_part; ++part) {
+        for (int begin = 0; begin < w.rank; begin += kRankChunk) {
+          __syncthreads();  // the values before are read
+          {
+            const int member = static_cast<int>(threadIdx.x) / kRankChunk;
+            const int value = static_cast<int>(threadIdx.x) % kRankChunk;
+            float terms[LoraWeight::kMostSums] = {};
+            if (tile_row + member < count && begin + value < w.rank) {
+              const int64_t row = first_row + members[tile_row + member];
 #pragma unroll
-        for (int tile = 0; tile < kTilesOfWarp; ++tile) {
-          uint2 b = weights[tile];
-          if (first_part != last_part && (operand(tile) >= w.n || part_of(w, operand(tile)) != part)) b = {};
-          mma<Bf16>(c[tile], upper[0], upper[1], upper[2], upper[3], b.x, b.y);
-          mma<Bf16>(c[tile], rest[0], rest[1], rest[2], rest[3], b.x, b.y);
+              for (int each = 0; each < LoraWeight::kMostSums; ++each) {
+                if (each < sums) terms[each] = inner[each * rows + row][part * w.rank + begin + value];
+              }
+            }
+            float sum = terms[0];
+#pragma unroll
+            for (int each = 1; each < LoraWeight::kMostSums; ++each) sum += terms[each];
+            const Bf16 rounded = __float2bfloat16_rn(sum);
+            upper[member][value] = rounded;
+            rest[member][value] = __float2bfloat16_rn(sum - __bfloat162float(rounded));
+          }
+          __syncthreads();
+          if (begin > 0 || (tile_row > 0 && w.rank > kRankChunk) || (part > first_part && w.rank > kRankChunk)) {
+            load_weights(weights, begin + 4 * t);
+          }
+          const auto pair_of = [&](const Bf16(&values)[kTileRows][kRankChunk], int row) {
+            return *reinterpret_cast<const uint2*>(&values[row][4 * t]);
+          };
+          const uint2 a = pair_of(upper, g), after = pair_of(upper, g + 8);
+          const uint2 a_rest = pair_of(rest, g), after_rest = pair_of(rest, g + 8);
+#pragma unroll
+          for (int tile = 0; tile < kTilesOfWarp; ++tile) {
+            uint2 one = weights[tile];
+            if (first_part != last_part && (operand(tile) >= outputs || part_of(w, operand(tile)) != part)) one = {};
+            mma<Bf16>(c[tile], a.x, after.x, a.y, after.y, one.x, one.y);
+            mma<Bf16>(c[tile], a_rest.x, after_rest.x, a_rest.y, after_rest.y, one.x, one.y);
+          }
         }
       }
-    }
+      float low_changes[8], high_changes[8];
 #pragma unroll
-    for (int tile = 0; tile < kTilesOfWarp; ++tile) {
-      low_outputs.values[2 * tile] += c[tile][0], low_outputs.values[2 * tile + 1] += c[tile][1];
-      high_outputs.values[2 * tile] += c[tile][2], high_outputs.values[2 * tile + 1] += c[tile][3];
+      for (int j = 0; j < 8; ++j) low_changes[j] = c[j / 2][j % 2], high_changes[j] = c[j / 2][2 + j % 2];
+      if (has_low) low.store(low_row, low_changes);
+      if (has_high) high.store(high_row, high_changes);
     }
-    if (writes_low) store_outputs(low, low_outputs);
-    if (writes_high) store_outputs(high, high_outputs);
   }
   start.wait();
 }
@@ -368,7 +396,7 @@ int sums_of(const LoraWeight& w, int64_t rows, Arithmetic arithmetic) {
   return static_cast<int>(std::clamp(pieces(w.k, kInputsOfBlock), int64_t{1}, LoraWeight::kMostSums));
 }
 
-unsigned most_adapters(const LoraWeight& w, int64_t rows) {  // of 16 rows
+unsigned most_adapters(const LoraWeight& w, int64_t rows) {  // of 32 rows
   return static_cast<unsigned>(std::min({rows, int64_t{w.slots}, int64_t{kRows}}));
 }
 
