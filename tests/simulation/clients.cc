@@ -156,10 +156,11 @@ void watching_client(World& world, int number) {
     for (int64_t events = draw(0, 8); events > 0 && !world.over() && !world.stopping; --events) {
       begin = machine().now();
       const std::string event = client.read_until("\n\n\r\n", remaining_ms(begin, patience));
-      check_time(world, begin, patience, "an event");
+      // A snapshot needs so much memory that it may fail many times, if every thousandth allocation does.
+      if (!world.plan.faults()) check_time(world, begin, patience, "an event");
       if (world.stopping) break;
       if (!event.ends_with("\n\n\r\n")) {
-        expect(world.plan.faults(), "a stream of events is cut after '{}'", event);
+        expect(world.plan.faults(), "a stream of events ends or stalls after '{}'", event);
         break;
       }
       const std::string data = event.substr(event.find("data: ") + 6);

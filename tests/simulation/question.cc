@@ -22,8 +22,8 @@ std::vector<TokenId> tokens_of(const std::string& text) { return {text.begin(), 
 void check_choices(const Question& q, const std::vector<std::string>& texts, const std::vector<int>& ends) {
   for (int i = 0; i < q.n; ++i) {
     expect(ends[static_cast<size_t>(i)] == 1, "choice {} of {} has {} ends", i, q.n, ends[static_cast<size_t>(i)]);
-    expect(texts[static_cast<size_t>(i)] == q.answer.text, "choice {} is '{}', expected '{}'", i,
-           texts[static_cast<size_t>(i)], q.answer.text);
+    expect(texts[static_cast<size_t>(i)] == q.answer.text, "choice {} is '{}', expected '{}', after {} {}", i,
+           texts[static_cast<size_t>(i)], q.answer.text, q.path, q.body);
   }
 }
 

@@ -23,6 +23,7 @@ using Bf16 = __nv_bfloat16;
 using ops::LoraWeight;
 
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
+constexpr int kMostWarps = 16;                         // of a block of shrink
 constexpr int kRows = kWarp;                           // of a block, with tensor cores
 constexpr int kTileRows = 16;                          // of one adapter, in a tile
 constexpr int kChunk = 32;                             // inputs that a warp takes at a time
@@ -168,32 +169,35 @@ class Start {
 
 // Makes 8 * kTiles inner values of 32 rows, or their sums over a part of the inputs. `sums` blocks share the inputs in
 // chunks of kLoads * kChunk per warp. Warps' sums are added in order. Grid: (blocks of values, each by parts; 32 rows
-// each; adapters).
+// each, by `tiles` blocks; adapters).
 template <class X, int kTiles, int kLoads>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostWarps* kWarp)
     shrink_rows(const __grid_constant__ LoraWeight w, RowsOf<float> inner, RowsOf<const X> x, const int32_t* slots,
-                int64_t rows, int sums, bool early) {
+                int64_t rows, int sums, int tiles, bool early) {
   Start start(early);
-  __shared__ float warp_sums[kWarps][kTiles][kWarp * 4];
-  __shared__ uint8_t lists[kWarps][kRows];
+  __shared__ float warp_sums[kMostWarps][kTiles][kWarp * 4];
+  __shared__ uint8_t lists[kMostWarps][kRows];
   const int part = static_cast<int>(blockIdx.x) % sums;
   const int first = static_cast<int>(blockIdx.x) / sums * 8 * kTiles;
-  const int64_t first_row = int64_t{blockIdx.y} * kRows;
+  const int64_t first_row = int64_t{blockIdx.y} / tiles * kRows;
+  const int first_tile = static_cast<int>(blockIdx.y) % tiles;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4, t = lane % 4, k = static_cast<int>(w.k), values = w.parts * w.rank;
-  const int step = sums * kWarps * kLoads * kChunk;
+  const int warps = static_cast<int>(blockDim.x) / kWarp, step = sums * warps * kLoads * kChunk;
   const uint8_t* members = lists[warp];
   const Groups groups(slots + first_row, min(rows - first_row, int64_t{kRows}));
   for (int i = static_cast<int>(blockIdx.z); i < groups.count(); i += static_cast<int>(gridDim.z)) {
     int slot = 0;
     const int count = groups.get(i, slot, lists[warp]);
     const Bf16* a = reinterpret_cast<const Bf16*>(w.a) + int64_t{slot} * values * k;
-    for (int tile_row = 0; tile_row < count; tile_row += kTileRows) {
+    const float scale =
+        w.scales[slot * w.parts + min(first + static_cast<int>(threadIdx.x) % (8 * kTiles), values - 1) / w.rank];
+    for (int tile_row = first_tile * kTileRows; tile_row < count; tile_row += tiles * kTileRows) {
       const int low_member = tile_row + g, high_member = low_member + 8;
       const X* low_row = low_member < count ? x[first_row + members[low_member]] : nullptr;
       const X* high_row = high_member < count ? x[first_row + members[high_member]] : nullptr;
       float c[kTiles][4] = {};
-      for (int begin = (part * kWarps + warp) * kLoads * kChunk; begin < k; begin += step) {
+      for (int begin = (part * warps + warp) * kLoads * kChunk; begin < k; begin += step) {
         uint4 weights[kLoads][kTiles];
 #pragma unroll
         for (int load = 0; load < kLoads; ++load) {
@@ -230,20 +234,22 @@ __global__ void __launch_bounds__(kThreads)
       }
       __syncthreads();
       start.wait();
-      for (int at = static_cast<int>(threadIdx.x); at < kTiles * kWarp * 4; at += kThreads) {
-        float sum = 0;
-#pragma unroll
-        for (int each = 0; each < kWarps; ++each) sum += (&warp_sums[each][0][0])[at];
-        const int tile = at / (kWarp * 4), of = at % (kWarp * 4), n = of % 4;
-        const int member = tile_row + of / 16 + n / 2 * 8, column = of / 4 % 4 * 2 + n % 2;
-        const int j = first + tile * 8 + column;
+      // A thread's values have one column, so that one scale is enough.
+      constexpr int kColumns = 8 * kTiles;
+      const int column = static_cast<int>(threadIdx.x) % kColumns, j = first + column;
+      for (int of = static_cast<int>(threadIdx.x) / kColumns; of < kTileRows;
+           of += static_cast<int>(blockDim.x) / kColumns) {
+        const int member = tile_row + of;
         if (member >= count || j >= values) continue;
-        inner[part * rows + first_row + members[member]][j] = w.scales[slot * w.parts + j / w.rank] * sum;
+        const int at = (of % 8 * 4 + column % 8 / 2) * 4 + of / 8 * 2 + column % 2;
+        float sum = 0;
+        for (int each = 0; each < warps; ++each) sum += warp_sums[each][column / 8][at];
+        inner[part * rows + first_row + members[member]][j] = scale * sum;
       }
       __syncthreads();
     }
   }
-  start.wait();
+  if (blockIdx.y == 0 && blockIdx.z == 0) start.wait();  // others that have nothing to do need not wait
 }
 
 // Eight outputs of a row, which are next to each other.
@@ -285,15 +291,16 @@ constexpr int kOutputsOfWarp = kTilesOfWarp * 8, kOutputsOfBlock = kWarps * kOut
 
 // Adds the changes to 32 outputs per warp. Columns 2t and 2t + 1 of tile i are outputs 8t + 2i and 8t + 2i + 1, so that
 // lane t has 8 outputs that are next to each other. Its four operands of b are also next to each other, because the
-// order of inner values is free. Grid: (pieces of the outputs, 32 rows each, adapters).
+// order of inner values is free. Grid: (pieces of the outputs; 32 rows each, by `tiles` blocks; adapters).
 template <class Out>
 __global__ void __launch_bounds__(kThreads, 3)
     expand_rows(const __grid_constant__ LoraWeight w, RowsOf<Out> out, RowsOf<const float> inner, const int32_t* slots,
-                int64_t rows, int sums, bool early) {
+                int64_t rows, int sums, int tiles, bool early) {
   Start start(early);
   __shared__ uint8_t lists[kWarps][kRows];
   __shared__ alignas(16) Bf16 upper[kTileRows][kRankChunk], rest[kTileRows][kRankChunk];  // bits of inner values
-  const int64_t first_row = int64_t{blockIdx.y} * kRows;
+  const int64_t first_row = int64_t{blockIdx.y} / tiles * kRows;
+  const int first_tile = static_cast<int>(blockIdx.y) % tiles;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4, t = lane % 4, outputs = static_cast<int>(w.n);
   const int block_first = static_cast<int>(blockIdx.x) * kOutputsOfBlock, first = block_first + warp * kOutputsOfWarp;
@@ -318,7 +325,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     uint2 weights[kTilesOfWarp];
     load_weights(weights, 4 * t);
     start.wait();
-    for (int tile_row = 0; tile_row < count; tile_row += kTileRows) {
+    for (int tile_row = first_tile * kTileRows; tile_row < count; tile_row += tiles * kTileRows) {
       const bool has_low = inside && tile_row + g < count, has_high = inside && tile_row + g + 8 < count;
       Out* const low_row = has_low ? out[first_row + members[tile_row + g]] + first + 8 * t : nullptr;
       Out* const high_row = has_high ? out[first_row + members[tile_row + g + 8]] + first + 8 * t : nullptr;
@@ -348,7 +355,7 @@ __global__ void __launch_bounds__(kThreads, 3)
             rest[member][value] = __float2bfloat16_rn(sum - __bfloat162float(rounded));
           }
           __syncthreads();
-          if (begin > 0 || (tile_row > 0 && w.rank > kRankChunk) || (part > first_part && w.rank > kRankChunk)) {
+          if (w.rank > kRankChunk && (begin > 0 || part > first_part || tile_row > first_tile * kTileRows)) {
             load_weights(weights, begin + 4 * t);
           }
           const auto pair_of = [&](const Bf16(&values)[kTileRows][kRankChunk], int row) {
@@ -372,7 +379,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       if (has_high) high.store(high_row, high_changes);
     }
   }
-  start.wait();
+  if (blockIdx.y == 0 && blockIdx.z == 0) start.wait();
 }
 
 bool aligned(const Tensor& x, size_t bytes) {
@@ -388,42 +395,49 @@ bool suits_tensor_cores(const LoraWeight& w, Arithmetic arithmetic) {
 }
 
 constexpr int kLoadsOfFew = 4;
+constexpr int64_t kInputsOfWarp = kLoadsOfFew * kChunk;
 
 // The sums that an inner value is kept as: the number of blocks that share the inputs of few rows.
 int sums_of(const LoraWeight& w, int64_t rows, Arithmetic arithmetic) {
-  constexpr int64_t kInputsOfBlock = kWarps * kLoadsOfFew * kChunk;
   if (rows > kFewRows || !suits_tensor_cores(w, arithmetic)) return 1;
-  return static_cast<int>(std::clamp(pieces(w.k, kInputsOfBlock), int64_t{1}, LoraWeight::kMostSums));
+  return static_cast<int>(std::clamp(pieces(w.k, kWarps * kInputsOfWarp), int64_t{1}, LoraWeight::kMostSums));
 }
 
 unsigned most_adapters(const LoraWeight& w, int64_t rows) {  // of 32 rows
   return static_cast<unsigned>(std::min({rows, int64_t{w.slots}, int64_t{kRows}}));
 }
 
+// The blocks that share the rows of one adapter among 32.
+int tiles_of(int64_t rows) { return rows > kTileRows && rows <= kFewRows ? 2 : 1; }
+
 template <class X>
 void shrink_on_tensor_cores(const Launch& l, const ops::LoraShrinkArgs& args, const int32_t* slots, int sums) {
   const LoraWeight& w = *args.weight;
   const int64_t rows = args.x.rows();
-  const auto launch = [&](auto kernel, int64_t values, unsigned adapters) {
-    const dim3 grid(static_cast<unsigned>(pieces(w.inner(), values) * sums), static_cast<unsigned>(pieces(rows, kRows)),
-                    adapters);
-    launch_pdl(l, "lora_shrink", kernel, grid, kThreads, 0, w, rows_of<float>(args.inner), rows_of<const X>(args.x),
-               slots, rows, sums, l.captured);
+  const int tiles = tiles_of(rows);
+  const auto launch = [&](auto kernel, int64_t values, unsigned adapters, int threads) {
+    const dim3 grid(static_cast<unsigned>(pieces(w.inner(), values) * sums),
+                    static_cast<unsigned>(pieces(rows, kRows) * tiles), adapters);
+    launch_pdl(l, "lora_shrink", kernel, grid, static_cast<unsigned>(threads), 0, w, rows_of<float>(args.inner),
+               rows_of<const X>(args.x), slots, rows, sums, tiles, l.captured);
   };
-  if (rows > kFewRows) return launch(shrink_rows<X, 4, 2>, 32, 1);
-  launch(shrink_rows<X, 2, kLoadsOfFew>, 16, most_adapters(w, rows));
+  if (rows > kFewRows) return launch(shrink_rows<X, 4, 2>, 32, 1, kThreads);
+  // The first loads of all warps cover as much of k as they can.
+  const bool large = w.k > sums * kWarps * kInputsOfWarp;
+  launch(shrink_rows<X, 2, kLoadsOfFew>, 16, most_adapters(w, rows), large ? kMostWarps * kWarp : kThreads);
 }
 
 template <class Out>
 void expand_on_tensor_cores(const Launch& l, const ops::LoraExpandArgs& args, const int32_t* slots, int sums) {
   const LoraWeight& w = *args.weight;
   const int64_t rows = args.out.rows();
+  const int tiles = tiles_of(rows);
   const auto columns = static_cast<unsigned>(pieces(w.n, kOutputsOfBlock));
-  const auto tiles = static_cast<unsigned>(pieces(rows, kRows));
-  const unsigned fill = static_cast<unsigned>(l.sm_count) * 16 / (columns * tiles);  // adapters to keep the SMs busy
-  const unsigned adapters = std::clamp(fill, 1u, most_adapters(w, rows));
-  launch_pdl(l, "lora_expand", expand_rows<Out>, dim3(columns, tiles, adapters), kThreads, 0, w, rows_of<Out>(args.out),
-             rows_of<const float>(args.inner), slots, rows, sums, l.captured);
+  const auto windows = static_cast<unsigned>(pieces(rows, kRows));
+  const unsigned fill = static_cast<unsigned>(l.sm_count) * 16 / (columns * windows);  // adapters to keep SMs busy
+  const dim3 grid(columns, windows * static_cast<unsigned>(tiles), std::clamp(fill, 1u, most_adapters(w, rows)));
+  launch_pdl(l, "lora_expand", expand_rows<Out>, grid, kThreads, 0, w, rows_of<Out>(args.out),
+             rows_of<const float>(args.inner), slots, rows, sums, tiles, l.captured);
 }
 
 // Calls f(T()) for the type, which is fp32 or bf16.

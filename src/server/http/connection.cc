@@ -125,7 +125,10 @@ class Connection::Reply : public HttpReply {
     guarded([&] {
       boost::asio::dispatch(executor_, [connection = connection_, answer = answer_, task = std::move(task)]() mutable {
         const auto c = connection.lock();
-        if (c && c->answer_ == answer) c->guarded([&] { task(*c); });
+        if (!c || c->answer_ != answer) return;
+        // An earlier part is missing. What follows would look like a whole answer.
+        if (c->broken_answer_ == answer) return c->fail("out of memory");
+        c->guarded([&] { task(*c); });
       });
     });
   }

@@ -88,6 +88,15 @@ TEST_F(HttpTest, RequestsBehindALongAnswerAreServed) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(client.read_response().body, body);
 }
 
+// The client must not take the rest for the whole.
+TEST_F(HttpTest, AStreamThatLostAPartIsCut) {
+  start();
+  TestClient client(port);
+  client.send(post_text("/lost", "x"));
+  EXPECT_EQ(client.read_response(false, 2000).status, 0);
+  EXPECT_TRUE(client.closed_by_server(100));
+}
+
 TEST_F(HttpTest, TheEndOfTheServerAbandonsRequests) {
   start();
   TestClient a(port), b(port);

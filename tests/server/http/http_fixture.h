@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/allocations.h"
 #include "server/http/server.h"
 #include "server/http_client.h"
 
@@ -24,7 +25,8 @@ inline bool soon(const std::function<bool()>& condition, int timeout_ms = 5000) 
   return true;
 }
 
-// Answers by path: /wait never, /stream with one chunk and no end, /big with kBigBytes, others with the request's body.
+// Answers by path: /wait never, /stream with one chunk and no end, /big with kBigBytes, /lost with a stream whose
+// second part finds no memory, others with the request's body.
 class PathHandler final : public HttpHandler {
  public:
   static constexpr size_t kBigBytes = 32 << 20;
@@ -42,6 +44,9 @@ class PathHandler final : public HttpHandler {
       reply->write("first");
     } else if (request.path == "/big") {
       reply->send({.content_type = "text/plain", .body = std::string(kBigBytes, 'b')});
+    } else if (request.path == "/lost") {
+      std::thread([reply] { lose_a_part(*reply); }).join();  // as an engine, which has threads of its own
+      return;
     } else if (request.path != "/wait") {
       return reply->send({.content_type = "text/plain", .body = request.body});
     }
@@ -66,6 +71,16 @@ class PathHandler final : public HttpHandler {
   }
 
  private:
+  static void lose_a_part(HttpReply& reply) {
+    reply.start_stream({.content_type = "text/plain"});
+    reply.write("first");
+    Allocations::left = 0;
+    reply.write("second");
+    EXPECT_LT(Allocations::left.exchange(-1), 0);
+    reply.write("third");
+    reply.end_stream(false);
+  }
+
   std::mutex mutex_;
   std::vector<std::shared_ptr<HttpReply>> kept_;
   HttpRequest request_;
