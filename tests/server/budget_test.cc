@@ -36,6 +36,7 @@ constexpr Base kBases[] = {
     {"tgi generate_stream", R"({"inputs":"a","parameters":{"max_new_tokens":1}})"},
     {"ollama chat", R"({"model":"fake","messages":[{"role":"user","content":"hi"}]})"},
     {"ollama show", R"({"model":"fake"})"},
+    {"ollama pull", R"({"model":"fake"})"},
     {"ollama embed", R"({"model":"fake","input":"a"})", Task::kEmbed},
     {"ollama embeddings", R"({"model":"fake","prompt":"a"})", Task::kEmbed},
     {"ollama generate", R"({"model":"fake","prompt":"a"})"},
