@@ -70,6 +70,8 @@ constexpr Base kBases[] = {
     {"tei rerank", R"({"query":"a","texts":["b"]})", Task::kScore},
     {"tei tokenize", R"({"inputs":"a"})", Task::kEmbed},
     {"tei decode", R"({"ids":[65]})"},
+    {"cohere embed", R"({"texts":["a"]})", Task::kEmbed},
+    {"cohere embed v1", R"({"texts":["a"]})", Task::kEmbed},
 };
 
 std::string_view path_of(const EndpointInfo& endpoint) {
