@@ -8,11 +8,11 @@
 
 namespace sluice {
 
-// Throws Error(kInvalidRequest) for the field "dimensions" if the model's vectors cannot be cut to that many. 0 means
-// all of them.
-inline void check_dimensions(const ModelInfo& model, int dimensions) {
-  const auto refuse = [](const std::string& message) {
-    throw Error(ErrorCode::kInvalidRequest, "Invalid 'dimensions': " + message, "dimensions", "invalid_value");
+// Throws Error(kInvalidRequest), which names the request's field, if the model's vectors cannot be cut to that many
+// dimensions. 0 means all of them.
+inline void check_dimensions(const ModelInfo& model, int dimensions, const std::string& field = "dimensions") {
+  const auto refuse = [&](const std::string& message) {
+    throw Error(ErrorCode::kInvalidRequest, "Invalid '" + field + "': " + message, field, "invalid_value");
   };
   if (dimensions == 0) return;
   const std::string all = std::to_string(model.vector_size);

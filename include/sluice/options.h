@@ -11,7 +11,7 @@ namespace sluice {
 struct EngineOptions {
   std::string model{};                         // folder, file or hub name (org/name[:revision]) in the local cache
   std::string tokenizer{};                     // folder or tokenizer.json; empty: the model's
-  std::string chat_template{};                 // path of a Jinja file, or a template in one line; empty: the model's
+  std::string chat_template{};                 // a Jinja file, a template in one line or its name; empty: the model's
   std::string default_chat_template_kwargs{};  // JSON object of template variables; those of a request replace them
   std::string generation_config = "auto";      // whose sampling defaults: auto (the checkpoint's), none
   std::string override_generation_config{};    // JSON object of sampling defaults that replace the checkpoint's
@@ -123,7 +123,8 @@ struct ServerOptions {
 template <class V>
 void visit(V&& v, EngineOptions& o) {
   v("tokenizer", o.tokenizer, "folder, tokenizer.json or org/name to use instead of the model's tokenizer");
-  v("chat-template", o.chat_template, "Jinja file, or a template in one line, to use instead of the model's");
+  v("chat-template", o.chat_template,
+    "what to use instead of the model's: a Jinja file, a template in one line, or a name such as chatml");
   v("default-chat-template-kwargs", o.default_chat_template_kwargs,
     "JSON object of variables for the chat template; a request's own replace them");
   v("generation-config", o.generation_config,

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "base/folder.h"
+#include "chat/builtin_templates.h"
 #include "chat/jinja/lexer.h"
 #include "sluice/error.h"
 
@@ -23,6 +24,17 @@ std::string read_text(const fs::path& path) {
   std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (!in) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: cannot read the file", path.string()));
   return text;
+}
+
+// Throws Error(kNotFound) if --chat-template names neither a file nor a template.
+void expect_file(const std::string& given) {
+  std::error_code ignored;
+  if (fs::exists(given, ignored)) return;
+  throw Error(
+      ErrorCode::kNotFound,
+      fmt::format("--chat-template: there is no file '{}' (expected a Jinja file, a template in one line, or one "
+                  "of: {})",
+                  given, builtin_template_names()));
 }
 
 using Source = TemplateSource;
@@ -157,9 +169,11 @@ std::optional<ChatTemplate> ChatTemplate::from_config(const std::string& text, c
 std::optional<ChatTemplate> ChatTemplate::choose(Sources sources, Json tokens, const std::string& given) {
   // A template in one line has marks that no file's name has.
   const bool in_line = given.find("{{") != std::string::npos || given.find("{%") != std::string::npos;
-  if (in_line) {
-    sources = {{"default", {given, "--chat-template"}}};
+  const std::optional<std::string> builtin = builtin_template(given);
+  if (in_line || builtin) {
+    sources = {{"default", {builtin.value_or(given), "--chat-template"}}};
   } else if (!given.empty()) {
+    expect_file(given);
     sources = {{"default", {read_text(given), given}}};
   }
   const auto main = sources.find("default");
@@ -168,6 +182,7 @@ std::optional<ChatTemplate> ChatTemplate::choose(Sources sources, Json tokens, c
   const TemplateSource& source = (main != sources.end() ? main : with_tools)->second;
   ChatTemplate out(parse(source), std::move(tokens), (with_tools != sources.end() ? with_tools->second : source).text);
   if (with_tools != sources.end()) out.with_tools_ = parse(with_tools->second);
+  out.builtin_ = builtin.has_value();
   return out;
 }
 

@@ -34,8 +34,8 @@ class ChatTemplate {
   // Returns the template of a checkpoint folder: chat_template.jinja, else "chat_template" of tokenizer_config.json (a
   // string, or a list of {name, template}). Further templates come from additional_chat_templates/*.jinja; the one
   // named "tool_use" serves requests with tools. Returns nullopt if the folder has none. Throws Error(kCorruptFile)
-  // that names the file. If `file` is given, that Jinja file is the template, and the folder only gives the special
-  // tokens.
+  // that names the file. If `file` is given, that is the template, and the folder only gives the special tokens: a
+  // Jinja file, a template in one line, or a name (builtin_template()).
   static std::optional<ChatTemplate> from_folder(const std::string& folder, const std::string& file = {});
 
   // Like from_folder, but from the text of a tokenizer_config.json stored elsewhere; `file` names it in errors.
@@ -52,6 +52,9 @@ class ChatTemplate {
 
   // The source of the template for requests with tools.
   const std::string& source() const { return source_; }
+
+  // Whether the text lacks the tokens that the tokenizer puts before every text. A checkpoint's template writes them.
+  bool lacks_first_tokens() const { return builtin_; }
 
   // Whether the source uses a variable of that name, or has a string of that text in its code.
   bool names_variable(std::string_view name) const;
@@ -76,6 +79,7 @@ class ChatTemplate {
   std::optional<jinja::Template> with_tools_;
   Json special_tokens_;
   std::string source_;
+  bool builtin_ = false;
 };
 
 }  // namespace sluice

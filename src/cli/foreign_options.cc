@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "chat/builtin_templates.h"
 #include "cli/markdown.h"
 #include "cli/usage_error.h"
 #include "sluice/sampling_parameters.h"
@@ -135,8 +136,9 @@ std::string sampling_value(std::string_view key, const std::string& text) {
 std::string template_source(const std::string& text) {
   const bool in_line = text.find("{{") != std::string::npos || text.find("{%") != std::string::npos;
   std::error_code ignored;
-  if (in_line || text.empty() || std::filesystem::exists(text, ignored)) return text;
-  throw UsageError(fmt::format("there is no file '{}' (expected a Jinja file, or a template in one line)", text));
+  if (in_line || text.empty() || builtin_template(text) || std::filesystem::exists(text, ignored)) return text;
+  throw UsageError(fmt::format("there is no file '{}' (expected a Jinja file, a template in one line, or one of: {})",
+                               text, builtin_template_names()));
 }
 
 bool is_neutral(const ForeignOption& option, std::string_view value) {

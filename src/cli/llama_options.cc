@@ -461,7 +461,7 @@ constexpr ForeignOption kOptions[] = {
 
     // Chats
     {"jinja", kFlag, kNothing, "", "chat templates are always rendered", "LLAMA_ARG_JINJA"},
-    {"chat-template", kValue, kWorks, "chat-template", "a template or its file; llama-server's names are not known",
+    {"chat-template", kValue, kWorks, "chat-template", "a template, its file, or one of llama-server's names",
      "LLAMA_ARG_CHAT_TEMPLATE", "", template_source},
     {"chat-template-file", kValue, kWorks, "chat-template", "", "LLAMA_ARG_CHAT_TEMPLATE_FILE", "", template_source},
     {"chat-template-kwargs", kJson, kWorks, "default-chat-template-kwargs", "", "LLAMA_ARG_CHAT_TEMPLATE_KWARGS"},

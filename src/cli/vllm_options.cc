@@ -167,7 +167,7 @@ constexpr ForeignOption kOptions[] = {
 
     // Requests and answers
     {"lora-modules", kList, kWorks, "lora-modules", "", "", "", adapter},
-    {"chat-template", kValue, kWorks, "chat-template", "a file, or the template itself in one line", "", "",
+    {"chat-template", kValue, kWorks, "chat-template", "a file, the template itself in one line, or its name", "", "",
      template_source},
     {"chat-template-content-format", kValue, kRefused, "", "the template tells the format", "", "auto"},
     {"trust-request-chat-template", kFlag, kRefused, "", "give the template with --chat-template", "", "off"},

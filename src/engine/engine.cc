@@ -248,7 +248,7 @@ class EngineImpl final : public TextEngine {
   }
 
   std::vector<MetricFamily> metrics() const override {
-    std::vector<MetricFamily> families = metrics_.families();
+    std::vector<MetricFamily> families = metrics_.families(scheduler_.queue_limit(), compiling());
     const std::vector<std::pair<std::string, std::string>> labels = {
         {"block_size", std::to_string(scheduler_options_.block_size)},
         {"cache_dtype", std::string(loaded_.plan.kv_dtype->name)},
@@ -292,6 +292,11 @@ class EngineImpl final : public TextEngine {
     auto node = compiling_.extract(id);
     if (node.empty()) return std::nullopt;
     return std::move(node.mapped());
+  }
+
+  int compiling() const {
+    const std::scoped_lock lock(compiling_mutex_);
+    return static_cast<int>(compiling_.size());
   }
 
   void end_early(RequestId id, const Request& request, Finish finish) {
@@ -400,6 +405,7 @@ class EngineImpl final : public TextEngine {
     running_.store(s.running, std::memory_order_relaxed);
     metrics_.step({.running = s.running,
                    .waiting = s.waiting,
+                   .deferred = s.deferred,
                    .kv_usage = blocks.total > 0 ? static_cast<double>(blocks.used) / blocks.total : 0.0,
                    .prefix_queries = blocks.query_tokens,
                    .prefix_hits = blocks.hit_tokens,
@@ -478,7 +484,7 @@ class EngineImpl final : public TextEngine {
   std::atomic<int> running_{0};
   std::atomic<Clock::rep> progress_{0};
   Frontend frontend_;
-  std::mutex compiling_mutex_;
+  mutable std::mutex compiling_mutex_;
   std::unordered_map<RequestId, Request> compiling_;  // requests that wait for their grammars
   std::unique_ptr<Constraints> constraints_;
   std::thread thread_;

@@ -194,6 +194,7 @@ void Frontend::deliver(SequenceEvent& event) {
   if (out.last) {
     int completion_tokens = 0;
     for (const Choice& c : stream->choices) completion_tokens += c.completion_tokens;
+    stream->times.preemptions = event.preemptions;
     metrics_.request_done(stream->request, stream->times, out.usage, completion_tokens, stream->reason, now);
     if (out.finish->param.empty()) metrics_.count_outcome(stream->reason);
     remove(event.request);

@@ -26,6 +26,7 @@ constexpr SeriesInfo kSeriesInfo[] = {
     {"vllm:iteration_tokens_total", "Tokens per engine step."},
     {"vllm:request_params_n", "The n of requests."},
     {"vllm:request_params_max_tokens", "The max_tokens of requests."},
+    {"vllm:request_num_preemptions", "Preemptions per request."},
 };
 
 const std::vector<double> kLatency = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
@@ -34,6 +35,7 @@ const std::vector<double> kToken = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0
                                     0.4,    0.5,   0.75,   1,     2.5,  5,     7.5,  10,    20,  40,   80};
 const std::vector<double> kRequest = {0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1,   1.5, 2,   2.5, 5,    10,
                                       15,   20,   30,  40,  50,  60,  120, 240, 480, 960, 1920, 7680};
+const std::vector<double> kPreemption = {0, 1, 2, 3, 4, 5, 10, 20};
 const std::vector<double> kIteration = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
 // Returns the buckets 1, 2, 5, 10, 20, 50, ... up to the longest sequence.
@@ -47,15 +49,17 @@ std::vector<double> token_buckets(int max_len) {
   }
 }
 
+using ReasonCounts = std::vector<std::pair<const char*, double>>;
+
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 }  // namespace
 
 EngineMetrics::EngineMetrics(std::string model, int max_model_len) : model_(std::move(model)) {
   const std::vector<double> tokens = token_buckets(max_model_len);
-  const std::vector<double> bounds[kSeriesCount] = {kLatency, kToken,   kToken, kRequest, kRequest,   kRequest,
-                                                    kRequest, kRequest, tokens, tokens,   kIteration, {1, 2, 5, 10, 20},
-                                                    tokens};
+  const std::vector<double> bounds[kSeriesCount] = {
+      kLatency, kToken, kToken, kRequest,   kRequest,          kRequest, kRequest,
+      kRequest, tokens, tokens, kIteration, {1, 2, 5, 10, 20}, tokens,   kPreemption};
   for (int i = 0; i < kSeriesCount; ++i) {
     histograms_[i].bounds = bounds[i];
     histograms_[i].counts.assign(bounds[i].size() + 1, 0);
@@ -100,6 +104,7 @@ void EngineMetrics::request_done(const Request& request, const RequestTimes& tim
   observe(kPromptTokens, usage.prompt_tokens);
   observe(kGenerationTokens, completion_tokens);
   observe(kParamsN, request.n);
+  observe(kPreemptions, times.preemptions);
   if (request.sampling.max_tokens) observe(kParamsMaxTokens, *request.sampling.max_tokens);
   if (!times.has_token) return;
   observe(kPrefill, seconds(times.first_token - times.scheduled));
@@ -115,7 +120,7 @@ void EngineMetrics::count_outcome(FinishReason reason) {
   }
 }
 
-std::vector<MetricFamily> EngineMetrics::families() const {
+std::vector<MetricFamily> EngineMetrics::families(const QueueLimit& limit, int compiling) const {
   const std::scoped_lock lock(mutex_);
   const std::vector<std::pair<std::string, std::string>> labels = {{"engine", "0"}, {"model_name", model_}};
   std::vector<MetricFamily> out;
@@ -124,7 +129,24 @@ std::vector<MetricFamily> EngineMetrics::families() const {
   };
   using Type = MetricFamily::Type;
   number(Type::kGauge, "vllm:num_requests_running", "Sequences in the running batch.", gauges_.running);
-  number(Type::kGauge, "vllm:num_requests_waiting", "Requests waiting to be scheduled.", gauges_.waiting);
+  number(Type::kGauge, "vllm:num_requests_waiting", "Requests waiting to be scheduled.", gauges_.waiting + compiling);
+  const auto by_reason = [&](Type type, const char* name, const char* help, const ReasonCounts& counts) {
+    MetricFamily family{name, help, type, {}};
+    for (const auto& [reason, count] : counts) {
+      auto with_reason = labels;
+      with_reason.emplace_back("reason", reason);
+      family.samples.push_back({with_reason, count, {}});
+    }
+    out.push_back(std::move(family));
+  };
+  by_reason(Type::kGauge, "vllm:num_requests_waiting_by_reason",
+            "Requests waiting to be scheduled: for capacity, or deferred until their grammar is compiled or their "
+            "adapter has a slot.",
+            {{"capacity", gauges_.waiting - gauges_.deferred}, {"deferred", gauges_.deferred + compiling}});
+  by_reason(Type::kCounter, "vllm:admission_rejections",
+            "Requests refused as too many waited, by the limit that was met.",
+            {{"max_num_queued_reqs", static_cast<double>(limit.refused_by_sequences())},
+             {"max_num_queued_tokens", static_cast<double>(limit.refused_by_tokens())}});
   number(Type::kGauge, "vllm:kv_cache_usage_perc", "Share of KV cache blocks in use by sequences; 1 is all.",
          gauges_.kv_usage);
   number(Type::kCounter, "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.",

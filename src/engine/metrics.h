@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/row_store.h"
+#include "scheduler/queue_limit.h"
 #include "sluice/metrics.h"
 #include "sluice/request.h"
 
@@ -21,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 struct EngineGauges {
   int running = 0;                               // sequences in the batch
   int waiting = 0;                               // waiting requests
+  int deferred = 0;                              // of these: those that do not wait for capacity
   double kv_usage = 0;                           // share of blocks referenced by sequences, 0 .. 1
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t preemptions = 0;
@@ -28,10 +30,11 @@ struct EngineGauges {
   std::optional<RowStoreStats> rows{};  // if rows are kept outside of the device
 };
 
-// The times of one request's events.
+// The times of one request's events, and how often it was preempted.
 struct RequestTimes {
   Clock::time_point arrival, scheduled, first_token, last_token;
   bool was_scheduled = false, has_token = false;
+  int preemptions = 0;
 };
 
 class EngineMetrics {
@@ -43,7 +46,8 @@ class EngineMetrics {
   void next_token(double seconds);
   void request_done(const Request& request, const RequestTimes& times, const Usage& usage, int completion_tokens,
                     FinishReason reason, Clock::time_point now);
-  std::vector<MetricFamily> families() const;
+  // `compiling` requests wait for their grammars, outside of the scheduler. `limit` has refused requests.
+  std::vector<MetricFamily> families(const QueueLimit& limit, int compiling = 0) const;
 
   // Counts the end of a request for health(): an error means a fault of the engine here, not of the request.
   void count_outcome(FinishReason reason);
@@ -64,6 +68,7 @@ class EngineMetrics {
     kIterationTokens,
     kParamsN,
     kParamsMaxTokens,
+    kPreemptions,
     kSeriesCount
   };
   void observe(Series series, double value);

@@ -138,7 +138,7 @@ class PoolingEngine final : public TextEngine {
   }
 
   std::vector<MetricFamily> metrics() const override {
-    std::vector<MetricFamily> families = metrics_.families();
+    std::vector<MetricFamily> families = metrics_.families(limit_);
     families.push_back(loaded_.plan.memory.metric(info_.name));
     return families;
   }

@@ -83,6 +83,16 @@ std::pair<size_t, size_t> keep_longest_first(size_t first, size_t second, size_t
   return swapped ? std::pair(longer, shorter) : std::pair(shorter, longer);
 }
 
+// What the tokenizer puts before every text, which is a token that begins texts or nothing.
+std::string first_text(const Tokenizer& tokenizer) {
+  const std::vector<TokenId> added = tokenizer.surround({});
+  TokenId probe = 0;
+  while (std::ranges::find(added, probe) != added.end()) ++probe;
+  std::vector<TokenId> around = tokenizer.surround({probe});
+  around.erase(std::ranges::find(around, probe), around.end());
+  return tokenizer.decode(around, /*skip_special_tokens=*/false);
+}
+
 }  // namespace
 
 TextEngine::TextEngine(std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
@@ -90,6 +100,7 @@ TextEngine::TextEngine(std::unique_ptr<ThreadPool> pool, LoadedModel loaded, Tex
       loaded_(std::move(loaded)),
       tokenizer_(std::move(text.tokenizer)),
       template_(std::move(text.chat_template)),
+      first_text_(template_ && template_->lacks_first_tokens() ? first_text(*tokenizer_) : std::string()),
       template_kwargs_(text.template_kwargs.empty() ? Json::object() : parse_json(text.template_kwargs)),
       config_(std::move(text.config)),
       reasoning_(text.syntax.reasoning),
@@ -127,7 +138,8 @@ std::string TextEngine::render_chat(const ChatPrompt& chat) const {
   if (!chat.template_kwargs.empty()) input.kwargs.update(parse_json(chat.template_kwargs));
   input.add_generation_prompt = chat.add_generation_prompt;
   input.continue_final_message = chat.continue_final_message;
-  return template_->render(input, std::chrono::system_clock::now());
+  std::string text = template_->render(input, std::chrono::system_clock::now());
+  return text.starts_with(first_text_) ? text : first_text_ + text;
 }
 
 Request TextEngine::chat_request(ChatRequest chat) const {

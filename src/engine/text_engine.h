@@ -35,6 +35,7 @@ class TextEngine : public Engine {
   LoadedModel loaded_;
   const std::unique_ptr<Tokenizer> tokenizer_;
   const std::optional<ChatTemplate> template_;
+  const std::string first_text_;            // of the tokens before every text, if the template lacks them
   const Json template_kwargs_;              // variables that every conversation has
   const std::string config_;                // tokenizer_config()
   const ReasoningSyntax* const reasoning_;  // null: the model's thoughts are not looked for

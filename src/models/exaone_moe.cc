@@ -21,7 +21,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "exaone_moe", .architectures = {"ExaoneMoeForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "exaone_moe", .architectures = {"ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"}, .build = build};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

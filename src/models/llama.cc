@@ -13,7 +13,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
 
 const ModelFamily family{
     .name = "llama",
-    .architectures = {"LlamaForCausalLM", "LLaMAForCausalLM", "AquilaModel", "AquilaForCausalLM", "XverseForCausalLM"},
+    .architectures = {"LlamaForCausalLM", "LLaMAForCausalLM", "AquilaModel", "AquilaForCausalLM", "XverseForCausalLM",
+                      "IQuestCoderForCausalLM", "TeleChat3ForCausalLM"},
     .build = build,
     .ignored = {{"activation", "\"swiglu\""}},
 };

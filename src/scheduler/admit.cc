@@ -7,6 +7,7 @@
 namespace sluice {
 
 void Scheduler::admit_waiting(BatchBuilder& builder) {
+  lacks_adapter_slot_ = false;
   while (builder.tokens_left() > 0) {
     Sequence* head = policy_->head();
     if (head == nullptr || !admit(builder, *head)) break;
@@ -58,6 +59,7 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   if (request.adapter != nullptr) sequence.adapter_slot = adapters_.take(request.adapter);
   if (request.adapter != nullptr && sequence.adapter_slot < 0) {
     sequence.computed = 0;
+    lacks_adapter_slot_ = true;
     return false;
   }
 

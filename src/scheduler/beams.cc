@@ -90,6 +90,7 @@ bool Scheduler::park_idle_beam(const BatchBuilder& builder) {
       std::find_if(running_.rbegin(), running_.rend(), [](const Sequence* one) { return idle_beam(*one); });
   if (found == running_.rend()) return false;
   park(**found);
+  ++(*found)->request->preemptions;
   ++preemptions_;
   return true;
 }
@@ -128,6 +129,7 @@ void Scheduler::finish_beams(RequestState& request) {
     event.usage = {.prompt_tokens = request.prompt_length(),
                    .cached_tokens = request.choices[0]->cached_tokens,
                    .completion_tokens = static_cast<int>(event.tokens.size())};
+    event.preemptions = request.preemptions;
     events_.push_back(std::move(event));
   }
   for (const auto& choice : request.choices) {

@@ -132,6 +132,7 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
     if (!prompt.empty()) logprobs_of(event).prompt = std::move(prompt);
   }
   event.usage = usage_of(sequence, sequence.known() - sequence.prompt_length);
+  event.preemptions = sequence.request->preemptions;
   if (sampled > 1 && !event.tokens.empty()) {
     sequence.computed = sequence.known() - 1;
     sequence.blocks_stable_until = 0;
@@ -235,6 +236,7 @@ void Scheduler::end_request(RequestState& request, const Finish& finish) {
     SequenceEvent event{.request = request.id, .index = i};
     event.finish = std::make_unique<Finish>(finish);
     event.usage = usage_of(*request.choices[0], choice ? choice->known() - request.prompt_length() : 0);
+    event.preemptions = request.preemptions;
     events_.push_back(std::move(event));
   }
   for (const auto& choice : request.choices) {

@@ -297,6 +297,7 @@ bool Scheduler::preempt_behind(const BatchBuilder& builder, const Sequence& sequ
     } else {
       enqueue(victim);
     }
+    ++victim.request->preemptions;
     ++preemptions_;
     return true;
   }
@@ -311,6 +312,7 @@ std::optional<std::chrono::steady_clock::time_point> Scheduler::next_deadline() 
 SchedulerStats Scheduler::stats() const {
   return {.running = static_cast<int>(running_.size()),
           .waiting = static_cast<int>(policy_->size()),
+          .deferred = lacks_adapter_slot_ && policy_->size() > 0 ? 1 : 0,
           .preemptions = preemptions_,
           .steps = steps_,
           .prompt_tokens = prompt_tokens_,

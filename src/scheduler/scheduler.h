@@ -110,12 +110,14 @@ struct SequenceEvent {
   std::unique_ptr<EventLogprobs> logprobs{};  // null when not asked for
   std::unique_ptr<Finish> finish{};           // nothing follows for this choice
   Usage usage{};
+  int preemptions = 0;                                  // of the request so far
   std::chrono::steady_clock::time_point admitted_at{};  // when the request first ran
 };
 
 struct SchedulerStats {
-  int running = 0;  // sequences
-  int waiting = 0;  // sequences: new requests (one each) and preempted ones
+  int running = 0;   // sequences
+  int waiting = 0;   // sequences: new requests (one each) and preempted ones
+  int deferred = 0;  // of these: those that only wait for a slot of their adapter
   uint64_t preemptions = 0;
   uint64_t steps = 0;
   uint64_t prompt_tokens = 0;  // computed, recomputed ones included
@@ -250,6 +252,7 @@ class Scheduler {
   std::vector<RequestId> ended_;     // requests with a choice that ended since the last erase_ended()
   int reserved_slots_ = 0;           // sequences that running ones will fork
   int in_flight_ = 0;                // steps that were handed out and not committed
+  bool lacks_adapter_slot_ = false;  // the first waiting sequence, when the last step was made
   uint64_t running_set_ = 1;         // generation of running_, changed with it
   bool bad_logits_ = false;          // in the results that are being committed
   uint64_t arrivals_ = 0;

@@ -80,6 +80,7 @@ struct RequestState {
   RequestId id = 0;
   bool admitted = false;  // was running before
   int scored = 0;         // leading prompt rows whose log-probabilities are done
+  int preemptions = 0;    // of its sequences, which lost their memory
   Request request;
   std::shared_ptr<const Adapter> adapter;  // null: the model alone
   std::vector<TokenId> end_tokens;         // end-of-sequence (unless ignored) and stop_token_ids

@@ -44,6 +44,7 @@ def test_an_adapter_is_a_model(server):
     assert "ahoy" not in say(client, server.name).lower()
     cards = {card.id: card for card in client.models.list().data}
     assert cards["pirate"].parent == server.name
+    assert cards["pirate"].root == str(MODELS / "minnow-6m-lora-pirate")
     assert cards[server.name].parent is None
 
 

@@ -175,6 +175,14 @@ def test_requests_need_not_be_logged():
 
 def test_the_first_line_is_the_address_of_the_page(server):
     assert server.lines[0] == f"Open {server.url}/ in a browser.\n"
+    assert "demo model" not in "".join(server.lines)
+
+
+def test_a_newcomer_is_told_of_other_models_docs_and_metrics():
+    with Server(model=None) as demo:
+        text = "".join(demo.lines)
+        assert "This is the demo model. For another one: sluice serve MODEL" in text
+        assert f"{demo.url}/docs" in text and f"{demo.url}/metrics" in text
 
 
 def test_openapi_document_is_valid(server):

@@ -1,5 +1,6 @@
 """OpenAI's Responses API through its client: text, tools, formats, and going on from a stored response."""
 import json
+import time
 
 import openai
 import pytest
@@ -74,3 +75,41 @@ def test_stored_responses(client, model):
         client.responses.retrieve(answer.id)
     with pytest.raises(openai.NotFoundError, match="previous_response|not found"):
         ask(client, model, False, input="Hello!", previous_response_id=answer.id)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities(client, model, stream):
+    options = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    answer = ask(client, model, stream, input="Hello!", **options)
+    tokens = answer.output[0].content[0].logprobs
+    assert "".join(token.token for token in tokens) == answer.output_text
+    assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in tokens)
+    assert all(token.top_logprobs[0].token == token.token for token in tokens), "the likeliest is taken"
+
+
+def finished(client, response):
+    for _ in range(500):
+        response = client.responses.retrieve(response.id)
+        if response.status not in ("queued", "in_progress"):
+            return response
+        time.sleep(0.02)
+    raise AssertionError(response)
+
+
+def test_in_the_background(client, model):
+    begun = client.responses.create(model=model, input="Hello!", temperature=0, background=True)
+    assert begun.status == "queued" and begun.background and not begun.output
+    answer = finished(client, begun)
+    assert answer.status == "completed"
+    assert answer.output_text == ask(client, model, False, input="Hello!").output_text
+    assert client.responses.cancel(answer.id).status == "completed", "it had ended"
+
+
+def test_cancelled_in_the_background(client, model):
+    endless = {"extra_body": {"ignore_eos": True}, "max_output_tokens": 1900, "background": True}
+    begun = client.responses.create(model=model, input="Hello!", **endless)
+    assert client.responses.cancel(begun.id).status == "cancelled"
+    assert finished(client, begun).status == "cancelled"
+    client.responses.delete(begun.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(begun.id)

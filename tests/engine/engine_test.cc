@@ -160,6 +160,11 @@ TEST(Engine, GreedyTokensDoNotDependOnBatchChunksPrefixesOrPreemption) {
       EXPECT_EQ(collector.answer(i)[0].tokens, expected[i]) << "tight, request " << i;
     EXPECT_TRUE(settles(*tight, "vllm:num_requests_running", 0));
     EXPECT_GT(metric(*tight, "vllm:num_preemptions"), 0);
+    for (const MetricFamily& family : tight->metrics()) {
+      if (family.name != "vllm:request_num_preemptions") continue;
+      EXPECT_EQ(family.samples.at(0).histogram.sum, metric(*tight, "vllm:num_preemptions"));
+    }
+    EXPECT_EQ(metric(*tight, "vllm:num_requests_waiting_by_reason"), 0);
   }
   EngineOptions threads = options();
   threads.threads = 1;
@@ -285,6 +290,25 @@ TEST(Engine, TokenizerConfigHasTheTemplateInUse) {
   EXPECT_EQ(parse_json(Engine::load(other)->tokenizer_config())["chat_template"], other.chat_template);
 }
 
+// A template of the checkpoint writes the token that begins texts. With one of ours, it comes from the tokenizer.
+TEST(Engine, NamedTemplatesBeginAsTheTokenizerDoes) {
+  EngineOptions named = options();
+  named.chat_template = "chatml";
+  const std::string text = Engine::load(named)->render_chat(ChatPrompt::user("Hi"));
+  EXPECT_EQ(text, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  const testing::TempFolder folder;
+  std::filesystem::copy(testing::demo_model(), folder.path(), std::filesystem::copy_options::recursive);
+  Json tokenizer = read_json_file(folder / "tokenizer.json");
+  const Json first = {{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}};
+  Json& single = tokenizer["post_processor"]["single"];
+  single.insert(single.begin(), first);
+  tokenizer["post_processor"]["special_tokens"]["<|endoftext|>"] = {
+      {"id", "<|endoftext|>"}, {"ids", {8177}}, {"tokens", {"<|endoftext|>"}}};
+  folder.write("tokenizer.json", dump_json(tokenizer));
+  named.model = folder.path();
+  EXPECT_EQ(Engine::load(named)->render_chat(ChatPrompt::user("Hi")), "<|endoftext|>" + text);
+}
+
 TEST(Engine, StopStringsSpanTokens) {
   Engine& engine = shared_engine();
   Request request = question(engine, "Name five jobs.", 60);
@@ -393,6 +417,7 @@ TEST(Engine, FullQueueRefusesAtOnce) {
     }
   }
   EXPECT_GE(refused, 5);
+  EXPECT_EQ(metric(*engine, "vllm:admission_rejections"), refused);
   for (const size_t i : at) EXPECT_EQ(collector.answer(i)[0].tokens.size(), 200u);
   EXPECT_FALSE(engine->overloaded());
 }

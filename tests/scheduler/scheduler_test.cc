@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "lora/adapter.h"
 #include "scheduler/requests.h"
 
 namespace sluice::scheduler_test {
@@ -294,7 +295,25 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndResumesWithItsTokens) {
   EXPECT_THAT(step().tokens, SizeIs(kept));  // prompt and output at once
   const auto events = run_to_end();
   EXPECT_EQ(events.back().usage.completion_tokens, 8);
+  EXPECT_EQ(events.back().preemptions, 1);
+  EXPECT_EQ(events.front().preemptions, 0);
   EXPECT_EQ(scheduler().stats().preemptions, 1u);
+}
+
+TEST_F(SchedulerTest, WhatWaitsForItsAdaptersSlotIsDeferred) {
+  options_.adapter_slots = 1;
+  options_.place_adapter = [](const Adapter&, int) {};
+  const auto one = std::make_shared<const Adapter>(), other = std::make_shared<const Adapter>();
+  for (const auto& adapter : {one, other, other}) {
+    EXPECT_TRUE(scheduler().queue_limit().try_enter(1, 4));
+    scheduler().add(next_id_++, numbered_request(4, 3), nullptr, adapter);
+  }
+  step();
+  EXPECT_EQ(scheduler().stats().running, 1);
+  EXPECT_EQ(scheduler().stats().waiting, 2);
+  EXPECT_EQ(scheduler().stats().deferred, 1) << "the other one waits behind it";
+  run_to_end();
+  EXPECT_EQ(scheduler().stats().deferred, 0);
 }
 
 TEST_F(SchedulerTest, NobodyIsAdmittedWhoseTokensDoNotFitBesideTheOthers) {
@@ -591,6 +610,8 @@ TEST_F(SchedulerTest, TheQueueIsBoundedBySequencesAndTokens) {
   limit.leave(1, 4);
   EXPECT_EQ(limit.sequences(), 0);
   EXPECT_EQ(limit.tokens(), 0);
+  EXPECT_EQ(limit.refused_by_sequences(), 3u);
+  EXPECT_EQ(limit.refused_by_tokens(), 2u);
 }
 
 TEST_F(SchedulerTest, RequestsThatNeverFitAreRefused) {

@@ -258,6 +258,7 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
       {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage", "invalid_type"},
       {R"("stream":true,"stream_options":{"x":1})", "stream_options.x", "unsupported_parameter"},
       {R"("prompt_logprobs":21)", "prompt_logprobs", "integer_above_max_value"},
+      {R"("prompt_logprobs":-1)", "prompt_logprobs", "invalid_value"},
       {R"("priority":"high")", "priority", "invalid_type"},
       {R"("cache_salt":5)", "cache_salt", "invalid_type"},
       {R"("user":5)", "user", "invalid_type"},

@@ -36,6 +36,7 @@ constexpr Base kBases[] = {
     {"tgi generate_stream", R"({"inputs":"a","parameters":{"max_new_tokens":1}})"},
     {"ollama chat", R"({"model":"fake","messages":[{"role":"user","content":"hi"}]})"},
     {"ollama show", R"({"model":"fake"})"},
+    {"ollama pull", R"({"model":"fake"})"},
     {"ollama embed", R"({"model":"fake","input":"a"})", Task::kEmbed},
     {"ollama embeddings", R"({"model":"fake","prompt":"a"})", Task::kEmbed},
     {"ollama generate", R"({"model":"fake","prompt":"a"})"},
@@ -69,6 +70,8 @@ constexpr Base kBases[] = {
     {"tei rerank", R"({"query":"a","texts":["b"]})", Task::kScore},
     {"tei tokenize", R"({"inputs":"a"})", Task::kEmbed},
     {"tei decode", R"({"ids":[65]})"},
+    {"cohere embed", R"({"texts":["a"]})", Task::kEmbed},
+    {"cohere embed v1", R"({"texts":["a"]})", Task::kEmbed},
 };
 
 std::string_view path_of(const EndpointInfo& endpoint) {

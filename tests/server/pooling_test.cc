@@ -42,6 +42,18 @@ TEST_F(Pooling, Embeddings) {
                "invalid_parameter_combination");
 }
 
+TEST_F(Pooling, TextsAreCutAtEitherSide) {
+  const auto tokens = [&](const Json& input, Json more) {
+    more["truncate_prompt_tokens"] = 3;
+    EXPECT_EQ(embed(input, more).status, 200);
+    return engine.last_pooling().texts.at(0).tokens;
+  };
+  EXPECT_EQ(tokens("abcd", {{"truncation_side", "right"}}), engine.tokenize("ab", true));
+  EXPECT_EQ(tokens("abcd", {{"truncation_side", "left"}}), engine.tokenize("cd", true));
+  EXPECT_EQ(tokens("a", {{"truncation_side", "left"}}), engine.tokenize("a", true));
+  EXPECT_EQ(tokens({5, 6, 7, 8}, {{"truncation_side", "right"}}), engine.tokenize("\5\6\7\x08", false)) << "ids stay";
+}
+
 TEST_F(Pooling, ConversationsAreTexts) {
   const auto ask = [&](Json more) {
     Json body = {{"messages", {{{"role", "user"}, {"content", "hi"}}}}};
@@ -101,12 +113,10 @@ TEST_F(Pooling, WrongEmbeddingRequests) {
   expect_error(embed("a", {{"embed_dtype", "float16"}}), 400, "embed_dtype", "unsupported_parameter");
   expect_error(embed("a", {{"endianness", "big"}}), 400, "endianness", "unsupported_parameter");
   expect_error(embed("a", {{"padding", "max_length"}}), 400, "padding", "unsupported_parameter");
-  expect_error(embed("a", {{"truncation_side", "left"}}), 400, "truncation_side", "unsupported_parameter");
+  expect_error(embed("a", {{"truncation_side", "top"}}), 400, "truncation_side", "invalid_value");
   expect_error(embed("a", {{"prompt_name", "x"}}), 400, "prompt_name", "invalid_value");
   expect_error(embed("a", {{"truncate_prompt_tokens", 0}}), 400, "truncate_prompt_tokens", "invalid_value");
   expect_error(embed("a", {{"truncate_prompt_tokens", 5000}}), 400, "truncate_prompt_tokens", "invalid_value");
-  expect_error(embed("a", {{"embed_dtype", "float16"}}), 400, "embed_dtype", "unsupported_parameter");
-  expect_error(embed("a", {{"truncation_side", "left"}}), 400, "truncation_side", "unsupported_parameter");
   expect_error(embed(""), 400, "input", "invalid_value");
   expect_error(embed(Json::array()), 400, "input", "empty_array");
   expect_error(embed({"a", ""}), 400, "input[1]", "invalid_value");

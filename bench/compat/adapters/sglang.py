@@ -28,8 +28,8 @@ def popen_launch_server(model, base_url, timeout=0, api_key=None, other_args=(),
         args += ["--served-model-name", model]
     if api_key:
         args += ["--api-key", api_key]
-    # Tests of streams expect a token in every chunk, also in the last one: no token ends an answer.
-    ending = "test_openai_server.py" not in os.environ["PYTEST_CURRENT_TEST"]
+    # Tests of chat streams expect a token in every chunk, also in the last one: no token ends an answer.
+    ending = "::TestOpenAIServer::" not in os.environ["PYTEST_CURRENT_TEST"]
     server = sluice.Server(*args, "--served-model-name", "*", "--block-size", "8",
                            "--override-generation-config.max_new_tokens", "512", port=int(base_url.rsplit(":", 1)[1]),
                            model=sluice.MODEL if ending else sluice.ENDLESS)

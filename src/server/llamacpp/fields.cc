@@ -33,6 +33,15 @@ void set_llama_seed(Fields& f, const Json& v) {
   f.of<SamplingParams>().seed = seed < 0 ? std::nullopt : std::optional(seed);
 }
 
+void set_response_fields(Fields& f, const Json& v) {
+  auto& names = f.of<LlamaFields>().response_fields;
+  if (v.is_string()) {
+    names = {v.get<std::string>()};
+  } else {
+    names = v.get<std::vector<std::string>>();
+  }
+}
+
 constexpr auto kLlamaSettings = std::to_array<Parameter>({
     {.name = "n_predict",
      .type = Type::kInteger,
@@ -95,7 +104,7 @@ constexpr auto kLlamaSettings = std::to_array<Parameter>({
      .max_bytes = 4096,
      .fallback = "all",
      .help = "the fields of the answer; 'a/b' is the field b of the object a",
-     .set = assign<&LlamaFields::response_fields>},
+     .set = set_response_fields},
     {.name = "cache_prompt",
      .type = Type::kBoolean,
      .fallback = "true",

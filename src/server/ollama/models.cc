@@ -1,4 +1,4 @@
-// /api/tags, /api/ps, /api/show and /api/version: the served models as Ollama's clients list them.
+// /api/tags, /api/ps, /api/show, /api/pull and /api/version: the served models as Ollama's clients list them.
 #include <fmt/core.h>
 
 #include <chrono>
@@ -17,6 +17,9 @@ namespace {
 
 struct ShowFields {
   std::string name;  // the older name of "model"
+};
+struct PullFields {
+  bool stream = true;
 };
 
 // Bytes of the checkpoint's files. 0 when they are gone.
@@ -97,7 +100,8 @@ Json capabilities(const ModelInfo& model) {
   return out;
 }
 
-void show(Call& call) {
+// Reads the older name of the model, if the request has it.
+void find_named(Call& call) {
   const std::string& name = call.fields.of<ShowFields>().name;
   if (!name.empty()) {
     std::optional<ServedModel> model = find_model(call.models, kOllama, name);
@@ -105,6 +109,10 @@ void show(Call& call) {
     call.model = std::move(*model);
   }
   if (call.model.name.empty()) throw model_not_named(call.models.names());
+}
+
+void show(Call& call) {
+  find_named(call);
   const ModelInfo& model = call.info();
   Json info = {{"general.architecture", model.family},
                {"general.basename", model.name},
@@ -119,6 +127,24 @@ void show(Call& call) {
              .headers = call.warnings()});
 }
 
+// Clients pull a model before they use it. The files of a served one are there.
+void pull(Call& call) {
+  find_named(call);
+  const Json model = card(call.model);
+  const std::string digest = "sha256:" + model["digest"].get<std::string>();
+  const Json done = {{"status", "success"}};
+  if (!call.fields.of<PullFields>().stream) {
+    return call.send({.body = dump_json(done), .headers = call.warnings()});
+  }
+  const Json files = {{"status", "pulling " + digest.substr(7, 12)},
+                      {"digest", digest},
+                      {"total", model["size"]},
+                      {"completed", model["size"]}};
+  call.send({.content_type = "application/x-ndjson",
+             .body = fmt::format("{}\n{}\n{}\n", R"({"status":"pulling manifest"})", dump_json(files), dump_json(done)),
+             .headers = call.warnings()});
+}
+
 void version(Call& call) { call.send({.body = dump_json({{"version", kVersion}})}); }
 
 constexpr Parameter kShow[] = {
@@ -129,6 +155,16 @@ constexpr Parameter kShow[] = {
      .help = "the older name of model",
      .set = assign<&ShowFields::name>},
     {.name = "verbose", .type = Parameter::Type::kBoolean, .fallback = "false", .help = "changes nothing"}};
+
+constexpr Parameter kPull[] = {kShow[0],
+                               {.name = "stream",
+                                .type = Parameter::Type::kBoolean,
+                                .fallback = "true",
+                                .help = "answer by lines of JSON",
+                                .set = assign<&PullFields::stream>},
+                               refused("insecure", "[false]"),
+                               refused("username"),
+                               refused("password")};
 
 const EndpointInfo tags_endpoint{.name = "ollama tags",
                                  .dialect = &kOllama,
@@ -150,6 +186,14 @@ const EndpointInfo show_endpoint{.name = "ollama show",
                                  .needs_engine = [](const Json&) { return false; },
                                  .names_model_otherwise = true,
                                  .run = show};
+const EndpointInfo pull_endpoint{.name = "ollama pull",
+                                 .dialect = &kOllama,
+                                 .paths = {"/api/pull"},
+                                 .help = "says that a served model is there, for Ollama's clients",
+                                 .parameters = {model_parameter(), kPull},
+                                 .needs_engine = [](const Json&) { return false; },
+                                 .names_model_otherwise = true,
+                                 .run = pull};
 const EndpointInfo version_endpoint{.name = "ollama version",
                                     .dialect = &kOllama,
                                     .method = "GET",
@@ -158,7 +202,7 @@ const EndpointInfo version_endpoint{.name = "ollama version",
                                     .help = "the version, for Ollama's clients",
                                     .run = version};
 const Registry<EndpointInfo> registered_tags{tags_endpoint}, registered_ps{ps_endpoint}, registered_show{show_endpoint},
-    registered_version{version_endpoint};
+    registered_pull{pull_endpoint}, registered_version{version_endpoint};
 
 }  // namespace
 }  // namespace sluice::server::ollama::models

@@ -39,23 +39,34 @@ struct ChatOptions {
 // A streamed delta, as the JSON text of "delta".
 struct DeltaText {
   const bool legacy_functions;
+  // Clients of models that think read delta.reasoning_content, whether it has a text or not.
+  const bool tells_reasoning;
 
-  std::string operator()(const TextDelta& d) const { return fmt::format(R"({{"content":{}}})", dump_json(d.text)); }
+  std::string operator()(const TextDelta& d) const {
+    return fmt::format(R"({{"content":{}{}}})", dump_json(d.text), none());
+  }
+  std::string begin() const { return fmt::format(R"({{"role":"assistant","content":""{}}})", none()); }
+  std::string end() const { return tells_reasoning ? R"({"reasoning_content":null})" : "{}"; }
   // Clients know one of two names.
   std::string operator()(const ReasoningDelta& d) const {
     const std::string text = dump_json(d.text);
     return fmt::format(R"({{"reasoning":{},"reasoning_content":{}}})", text, text);
   }
   std::string operator()(const ToolCallBegin& d) const {
-    if (legacy_functions) return dump_json({{"function_call", {{"name", d.name}, {"arguments", ""}}}});
+    if (legacy_functions) return with_reasoning({{"function_call", {{"name", d.name}, {"arguments", ""}}}});
     return call(
         {{"index", d.index}, {"id", d.id}, {"type", "function"}, {"function", {{"name", d.name}, {"arguments", ""}}}});
   }
   std::string operator()(const ToolCallArguments& d) const {
-    if (legacy_functions) return dump_json({{"function_call", {{"arguments", d.json}}}});
+    if (legacy_functions) return with_reasoning({{"function_call", {{"arguments", d.json}}}});
     return call({{"index", d.index}, {"function", {{"arguments", d.json}}}});
   }
-  static std::string call(const Json& call) { return dump_json({{"tool_calls", Json::array({call})}}); }
+  std::string call(const Json& call) const { return with_reasoning({{"tool_calls", Json::array({call})}}); }
+  std::string with_reasoning(Json delta) const {
+    if (tells_reasoning) delta["reasoning_content"] = nullptr;
+    return dump_json(delta);
+  }
+  std::string_view none() const { return tells_reasoning ? R"(,"reasoning_content":null)" : ""; }
 };
 
 // The message of a whole answer, collected from deltas.
@@ -68,9 +79,10 @@ struct Message {
   void operator()(const ToolCallBegin& d) { calls.emplace_back(d, ""); }
   void operator()(const ToolCallArguments& d) { calls.at(static_cast<size_t>(d.index)).second += d.json; }
 
-  Json json(bool legacy_functions) const {
+  Json json(bool legacy_functions, bool tells_reasoning) const {
     Json out = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
     if (text.empty() && !calls.empty()) out["content"] = nullptr;
+    if (tells_reasoning) out["reasoning"] = out["reasoning_content"] = nullptr;
     if (!reasoning.empty()) out["reasoning"] = out["reasoning_content"] = reasoning;
     if (legacy_functions && !calls.empty()) {
       out["function_call"] = {{"name", calls[0].first.name}, {"arguments", calls[0].second}};
@@ -89,6 +101,7 @@ class ChatFormat final : public OpenAiFormat {
   ChatFormat(std::shared_ptr<const Engine> engine, FormatOptions options, ChatOptions more)
       : OpenAiFormat(std::move(engine), std::move(options)),
         more_(std::move(more)),
+        deltas_{more_.legacy_functions, options_.thinks && more_.include_reasoning},
         messages_(static_cast<size_t>(options_.n), Message{.text = more_.echo, .reasoning = {}, .calls = {}}) {}
 
   bool keep(Kept done) override {
@@ -98,29 +111,12 @@ class ChatFormat final : public OpenAiFormat {
   }
 
  private:
-  Json token_entry(const TokenLogprob& token) const {
-    Json list = Json::array();
-    for (const char byte : engine_->token_bytes(token.id)) list.push_back(static_cast<unsigned char>(byte));
-    return {{"token", token_name(token.id)}, {"logprob", json_logprob(token.logprob)}, {"bytes", std::move(list)}};
-  }
-
-  Json logprobs_content(const std::vector<TokenLogprobs>& logprobs) const {
-    Json content = Json::array();
-    for (const TokenLogprobs& token : logprobs) {
-      Json entry = token_entry(token.token);
-      Json top = Json::array();
-      for (const TokenLogprob& other : token.top) {
-        if (static_cast<int>(top.size()) < options_.top_logprobs) top.push_back(token_entry(other));
-      }
-      entry["top_logprobs"] = std::move(top);
-      content.push_back(std::move(entry));
-    }
-    return content;
-  }
-
   std::string add(int, int index, Choice& choice, Event& event) override {
     Json content;
-    if (options_.logprobs) content = logprobs_content(text_logprobs(event));
+    if (options_.logprobs) {
+      content = logprobs_content(*engine_, text_logprobs(event, options_.keep_stop), options_.top_logprobs,
+                                 options_.tokens_as_ids);
+    }
     if (!more_.include_reasoning) {
       std::erase_if(event.deltas, [](const Delta& d) { return std::holds_alternative<ReasoningDelta>(d); });
     }
@@ -148,8 +144,8 @@ class ChatFormat final : public OpenAiFormat {
   std::string add_to_stream(int index, Choice& choice, Event& event, Json content) {
     std::string out, ids;  // the ids of the event's tokens go with its first chunk
     Usage usage = event.usage;
-    const auto add_chunk = [&](std::string_view delta, const Json& logprobs, const std::optional<Finish>& finish) {
-      out += chunk(choice_json(index, delta, logprobs, finish, stopped(choice), std::exchange(ids, {})), usage,
+    const auto add_chunk = [&](std::string_view delta, const Json& logprobs, std::string_view finish = kUnfinished) {
+      out += chunk(choice_json(index, delta, logprobs, finish, std::exchange(ids, {})), usage,
                    std::exchange(prompt_member_, {}));
     };
     if (!prompts_[0].empty() && !std::exchange(prompt_sent_, true)) {
@@ -158,8 +154,8 @@ class ChatFormat final : public OpenAiFormat {
     if (!choice.begun) {
       choice.begun = true;
       usage.completion_tokens = usage.reasoning_tokens = 0;  // these chunks have no token of the answer
-      add_chunk(R"({"role":"assistant","content":""})", nullptr, std::nullopt);
-      if (!more_.echo.empty()) add_chunk(DeltaText{false}(TextDelta{more_.echo}), nullptr, std::nullopt);
+      add_chunk(deltas_.begin(), nullptr);
+      if (!more_.echo.empty()) add_chunk(deltas_(TextDelta{more_.echo}), nullptr);
       usage = event.usage;
     }
     if (options_.token_ids && !event.tokens.empty()) ids = ",\"token_ids\":" + ids_text(event.tokens);
@@ -167,9 +163,9 @@ class ChatFormat final : public OpenAiFormat {
     const bool reports_tokens = (content.is_array() && !content.empty()) || (!ids.empty() && !event.finish);
     if (event.deltas.empty() && reports_tokens) event.deltas.emplace_back(TextDelta{});
     for (const Delta& delta : event.deltas) {
-      add_chunk(std::visit(DeltaText{more_.legacy_functions}, delta), std::exchange(content, nullptr), std::nullopt);
+      add_chunk(std::visit(deltas_, delta), std::exchange(content, nullptr));
     }
-    if (event.finish) add_chunk("{}", nullptr, event.finish);
+    if (event.finish) add_chunk(deltas_.end(), nullptr, finish_members(choice, stopped(choice)));
     return out;
   }
 
@@ -178,20 +174,20 @@ class ChatFormat final : public OpenAiFormat {
     return more_.legacy_functions ? "function_call" : "tool_calls";
   }
 
-  static std::string choice_json(int index, std::string_view delta, const Json& content,
-                                 const std::optional<Finish>& finish, std::string_view stopped, std::string_view ids) {
+  static std::string choice_json(int index, std::string_view delta, const Json& content, std::string_view finish,
+                                 std::string_view ids) {
     const std::string logprobs =
         content.is_null() ? "null" : fmt::format(R"({{"content":{},"refusal":null}})", dump_json(content));
-    return fmt::format(R"({{"index":{},"delta":{},"logprobs":{},{}{}}})", index, delta, logprobs,
-                       finish_members(finish, stopped), ids);
+    return fmt::format(R"({{"index":{},"delta":{},"logprobs":{},{}{}}})", index, delta, logprobs, finish, ids);
   }
 
   Json whole_choice(int index, Choice& choice) override {
-    Json out = {{"index", index},
-                {"message", messages_[static_cast<size_t>(index)].json(more_.legacy_functions)},
-                {"logprobs", nullptr}};
+    Json out = {
+        {"index", index},
+        {"message", messages_[static_cast<size_t>(index)].json(more_.legacy_functions, deltas_.tells_reasoning)},
+        {"logprobs", nullptr}};
     if (options_.logprobs) out["logprobs"] = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
-    out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish, stopped(choice)))));
+    out.update(parse_json(fmt::format("{{{}}}", finish_members(choice, stopped(choice)))));
     out["token_ids"] = options_.token_ids ? Json(std::move(choice.tokens)) : Json();
     return out;
   }
@@ -204,6 +200,7 @@ class ChatFormat final : public OpenAiFormat {
   }
 
   const ChatOptions more_;
+  const DeltaText deltas_;
   std::vector<Message> messages_;  // by choice, when the answer is collected
   std::string prompt_member_;      // for the first chunk
   bool prompt_sent_ = false;

@@ -82,7 +82,7 @@ class CompletionFormat final : public OpenAiFormat {
     if (!more_.discard_output) {
       text += event_text(event);
       if (options_.logprobs) {
-        for (const TokenLogprobs& token : text_logprobs(event)) append(logprobs, choice, token);
+        for (const TokenLogprobs& token : text_logprobs(event, options_.keep_stop)) append(logprobs, choice, token);
       }
     }
     if (!options_.stream) {
@@ -93,7 +93,7 @@ class CompletionFormat final : public OpenAiFormat {
     const bool has_logprobs = options_.logprobs && !logprobs["tokens"].empty();
     if (text.empty() && !has_logprobs && !event.finish && ids.empty()) return {};
     return chunk(fmt::format(R"({{"index":{},"text":{},"logprobs":{},{}{}}})", index, dump_json(text),
-                             has_logprobs ? dump_json(logprobs) : "null", finish_members(event.finish), ids),
+                             has_logprobs ? dump_json(logprobs) : "null", finish_members(choice), ids),
                  event.usage);
   }
 
@@ -169,7 +169,7 @@ class CompletionFormat final : public OpenAiFormat {
     }
     if (options_.logprobs) concatenate(logprobs, choice.logprobs);
     Json out = {{"index", index}, {"text", std::move(choice.text)}, {"logprobs", std::move(logprobs)}};
-    out.update(parse_json(fmt::format("{{{}}}", finish_members(choice.finish))));
+    out.update(parse_json(fmt::format("{{{}}}", finish_members(choice))));
     if (more_.discard_output) choice.tokens.clear();
     // vLLM's clients read the members, whether they were asked for or not.
     out["prompt_token_ids"] = options_.token_ids ? Json(prompts_[prompt]) : Json();

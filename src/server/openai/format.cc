@@ -8,6 +8,30 @@
 #include <ctime>
 
 namespace sluice::server {
+namespace {
+
+std::string name_of(const Engine& engine, TokenId id, bool tokens_as_ids) {
+  return tokens_as_ids ? fmt::format("token_id:{}", id) : engine.token_bytes(id);
+}
+
+// SGLang tells what ended the text, also if it was an end token.
+std::string matched_stop(const Finish& finish, const std::vector<TokenId>& tokens) {
+  if (finish.reason != FinishReason::kStop) return "null";
+  if (!finish.stop_string.empty()) return dump_json(finish.stop_string);
+  if (finish.stop_token) return std::to_string(*finish.stop_token);
+  return tokens.empty() ? "null" : std::to_string(tokens.back());
+}
+
+Json token_entry(const Engine& engine, const TokenLogprob& token, bool tokens_as_ids) {
+  Json bytes = Json::array();
+  for (const char byte : engine.token_bytes(token.id)) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", name_of(engine, token.id, tokens_as_ids)},
+          {"logprob", json_logprob(token.logprob)},
+          {"bytes", std::move(bytes)}};
+}
+
+}  // namespace
+
 OpenAiFormat::OpenAiFormat(std::shared_ptr<const Engine> engine, FormatOptions options)
     : engine_(std::move(engine)),
       options_(std::move(options)),
@@ -30,7 +54,10 @@ std::string OpenAiFormat::on_event(int prompt, Event event) {
   if (options_.token_ids && collects()) {
     choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
   }
-  if (event.finish) choice.finish = event.finish;
+  if (event.finish) {
+    choice.finish = event.finish;
+    choice.matched = matched_stop(*event.finish, event.tokens);
+  }
   return add(prompt, index, choice, event);
 }
 
@@ -97,26 +124,39 @@ const Json& OpenAiFormat::whole() {
   return whole_;
 }
 
-std::string OpenAiFormat::finish_members(const std::optional<Finish>& finish, std::string_view stopped) {
-  if (!finish) return R"("finish_reason":null)";
+std::string OpenAiFormat::finish_members(const Choice& choice, std::string_view stopped) {
+  const std::optional<Finish>& finish = choice.finish;
+  if (!finish) return std::string(kUnfinished);
   std::string stop_reason = "null";
   if (finish->stop_token) stop_reason = std::to_string(*finish->stop_token);
   if (!finish->stop_string.empty()) stop_reason = dump_json(finish->stop_string);
   // Aborts and faults are answered as errors and never get here.
   const std::string_view reason = finish->reason == FinishReason::kLength ? "length" : stopped;
-  return fmt::format(R"("finish_reason":"{}","stop_reason":{})", reason, stop_reason);
+  return fmt::format(R"("finish_reason":"{}","stop_reason":{},"matched_stop":{})", reason, stop_reason, choice.matched);
 }
 
-std::string OpenAiFormat::token_name(TokenId id) const {
-  return options_.tokens_as_ids ? fmt::format("token_id:{}", id) : engine_->token_bytes(id);
-}
+std::string OpenAiFormat::token_name(TokenId id) const { return name_of(*engine_, id, options_.tokens_as_ids); }
 
-std::vector<TokenLogprobs> OpenAiFormat::text_logprobs(const Event& event) const {
+std::vector<TokenLogprobs> text_logprobs(const Event& event, bool keep_stop) {
   std::vector<TokenLogprobs> out = event.logprobs;
   const bool ended_by_token =
       event.finish && event.finish->reason == FinishReason::kStop && event.finish->stop_string.empty();
-  if (ended_by_token && !options_.keep_stop && !out.empty()) out.pop_back();
+  if (ended_by_token && !keep_stop && !out.empty()) out.pop_back();
   return out;
+}
+
+Json logprobs_content(const Engine& engine, std::span<const TokenLogprobs> logprobs, int top, bool tokens_as_ids) {
+  Json content = Json::array();
+  for (const TokenLogprobs& token : logprobs) {
+    Json entry = token_entry(engine, token.token, tokens_as_ids);
+    Json others = Json::array();
+    for (const TokenLogprob& other : token.top) {
+      if (static_cast<int>(others.size()) < top) others.push_back(token_entry(engine, other, tokens_as_ids));
+    }
+    entry["top_logprobs"] = std::move(others);
+    content.push_back(std::move(entry));
+  }
+  return content;
 }
 
 std::string ids_text(const std::vector<TokenId>& ids) { return fmt::format("[{}]", fmt::join(ids, ",")); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,7 @@ class OpenAiFormat : public AnswerFormat {
     Json logprobs;                // log probabilities collected so far
     size_t characters = 0;        // characters of text and tokens so far
     std::optional<Finish> finish;
+    std::string matched = "null";  // what ended the text, as JSON: a stop string or the id of a token
     Usage usage;
   };
 
@@ -63,12 +65,11 @@ class OpenAiFormat : public AnswerFormat {
 
   // A chunk with one choice and further members (",..."), given as JSON text.
   std::string chunk(std::string_view choice_json, const Usage& usage, std::string_view members = {}) const;
-  // "length", `stopped` ("tool_calls" after calls) or null; the stop string or token that matched.
-  static std::string finish_members(const std::optional<Finish>& finish, std::string_view stopped = "stop");
+  // "length", `stopped` ("tool_calls" after calls) or null; what ended the text, under vLLM's name and SGLang's.
+  static constexpr std::string_view kUnfinished = R"("finish_reason":null)";
+  static std::string finish_members(const Choice& choice, std::string_view stopped = "stop");
   // The text of a token in log probabilities, or its id.
   std::string token_name(TokenId id) const;
-  // Log probabilities of the text's tokens, without the token that ended it.
-  std::vector<TokenLogprobs> text_logprobs(const Event& event) const;
 
   const std::shared_ptr<const Engine> engine_;
   const FormatOptions options_;
@@ -87,6 +88,11 @@ class OpenAiFormat : public AnswerFormat {
 
 std::string ids_text(const std::vector<TokenId>& ids);  // JSON: "[1,2]"
 double json_logprob(float logprob);                     // JSON has no infinity: OpenAI's -9999
+// Log probabilities of the text's tokens: without the token that ended it, unless `keep_stop` makes it part of the
+// text.
+std::vector<TokenLogprobs> text_logprobs(const Event& event, bool keep_stop);
+// Log probabilities as the chat API has them: an array of tokens, each with at most `top` alternatives.
+Json logprobs_content(const Engine& engine, std::span<const TokenLogprobs> logprobs, int top, bool tokens_as_ids);
 size_t count_characters(std::string_view utf8);
 bool is_utf8(std::string_view bytes);
 // vLLM's form of prompt_logprobs: one object of token ids per prompt token, null for the first.

@@ -12,6 +12,15 @@ std::string base_of(const ServedModel& adapter, const Models& models) {
   return adapter.info().name;
 }
 
+// The folder of a served model's adapter, or its name while the model is not loaded.
+std::string root_of(const ServedModel& served) {
+  if (served.engine == nullptr) return served.adapter;
+  for (AdapterInfo& adapter : served.engine->adapters()) {
+    if (adapter.name == served.adapter) return std::move(adapter.folder);
+  }
+  return served.adapter;
+}
+
 Json model_card(const ServedModel& served, const Models& models) {
   const ModelInfo& model = served.info();
   const bool is_adapter = !served.adapter.empty();
@@ -19,7 +28,7 @@ Json model_card(const ServedModel& served, const Models& models) {
                {"object", "model"},
                {"created", model.created},
                {"owned_by", "sluice"},
-               {"root", is_adapter ? served.adapter : model.name},
+               {"root", is_adapter ? root_of(served) : model.name},
                {"parent", is_adapter ? Json(base_of(served, models)) : Json(nullptr)},
                {"max_model_len", model.max_model_len},
                {"task", to_string(model.task)}};

@@ -26,15 +26,29 @@ void set_truncate(Fields& f, const Json& v) {
                         "Invalid 'truncate_prompt_tokens': expected -1 or at least 1, but got 0.");
 }
 
+void set_truncation_side(Fields& f, const Json& v) {
+  const auto& side = v.get_ref<const std::string&>();
+  if (side != "left" && side != "right") {
+    throw invalid_value("truncation_side",
+                        fmt::format("Invalid value: '{}'. Supported values are: 'left', 'right'.", quotable(side)));
+  }
+  f.of<PoolingFields>().keep_end = side == "left";
+}
+
 constexpr auto kTruncation = std::to_array<Parameter>({
     {.name = "truncate_prompt_tokens",
      .type = Type::kInteger,
      .min = -1,
      .max = kIntMax,
      .fallback = "none: longer texts are errors",
-     .help = "cut texts off at the end to this many tokens; -1: the model's limit",
+     .help = "cut longer texts to this many tokens; -1: the model's limit",
      .set = set_truncate},
-    refused("truncation_side", R"(["right"])"),
+    {.name = "truncation_side",
+     .type = Type::kString,
+     .max_bytes = kLabelBytes,
+     .fallback = "right",
+     .help = "which end of a longer text is cut off: left or right; pairs of texts are cut at the right",
+     .set = set_truncation_side},
 });
 
 constexpr Parameter kPairs[] = {refused("max_tokens_per_query", "[0]", "Use 'truncate_prompt_tokens'"),
@@ -101,12 +115,34 @@ std::string numbers_of(std::span<const float> values) {
   return out;
 }
 
+// Keeps so many of the tokens, which are more: the first ones, or the last ones.
+void keep(std::vector<TokenId>& tokens, size_t limit, bool end) {
+  if (end) {
+    tokens.erase(tokens.begin(), tokens.end() - static_cast<int64_t>(limit));
+  } else {
+    tokens.resize(limit);
+  }
+}
+
 // Cuts tokens that are whole as they are, if texts may be cut.
 PooledText cut(Call& call, std::vector<TokenId> tokens) {
   const auto context = static_cast<size_t>(call.info().max_model_len);
   const int asked = call.fields.of<PoolingFields>().truncate;
   const size_t limit = asked > 0 ? static_cast<size_t>(asked) : context;
-  if (asked != 0 && tokens.size() > limit) tokens.resize(limit);
+  if (asked != 0 && tokens.size() > limit) keep(tokens, limit, call.fields.of<PoolingFields>().keep_end);
+  return {.tokens = std::move(tokens), .types = {}};
+}
+
+// The end of a text, with what the model wants around it: `limit` tokens at most.
+PooledText last_tokens(const Engine& engine, std::string_view text, size_t limit) {
+  std::vector<TokenId> tokens = engine.tokenize(text, false);
+  // The model wants the same around any text.
+  const std::vector<TokenId> inner = engine.tokenize("a", false), whole = engine.encode("a", {}, 0).tokens;
+  const auto found = std::ranges::search(whole, inner);
+  const auto added = whole.size() - inner.size();
+  if (tokens.size() + added > limit) keep(tokens, limit > added ? limit - added : 0, /*end=*/true);
+  tokens.insert(tokens.begin(), whole.begin(), found.begin());
+  tokens.insert(tokens.end(), found.end(), whole.end());
   return {.tokens = std::move(tokens), .types = {}};
 }
 
@@ -139,6 +175,9 @@ PooledText encode_text(Call& call, std::string_view text, std::optional<std::str
                         fmt::format("Invalid 'truncate_prompt_tokens': the model's limit is {} tokens.", context));
   }
   try {
+    if (truncate > 0 && !pair && call.fields.of<PoolingFields>().keep_end) {
+      return last_tokens(call.engine(), text, static_cast<size_t>(truncate));
+    }
     return call.engine().encode(text, pair, truncate);
   } catch (const Error& e) {
     if (!e.param.empty()) throw;

@@ -18,6 +18,7 @@ struct PoolingFields {
   Json input;                          // as the client wrote it
   bool base64 = false;                 // form of vectors
   int truncate = 0;                    // tokens of a text; -1: the model's limit; 0: longer texts are errors
+  bool keep_end = false;               // the beginning of a longer text is cut off instead of its end
   std::optional<bool> use_activation;  // of scores, or normalization of vectors; none: as the model says
 };
 

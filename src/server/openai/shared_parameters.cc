@@ -50,6 +50,16 @@ void set_max_tokens(Fields& f, const Json& v) {
   f.of<GenerationFields>().has_max_tokens = true;
 }
 
+// vLLM's -1 asks for all of the vocabulary, which its own default limit of 20 refuses, too.
+void set_prompt_logprobs(Fields& f, const Json& v) {
+  if (v == -1) {
+    throw invalid_value("prompt_logprobs",
+                        "Invalid 'prompt_logprobs': -1 asks for the whole vocabulary, but at most 20 alternatives to a "
+                        "token are reported.");
+  }
+  f.of<SamplingParams>().prompt_logprobs = v.get<int>();
+}
+
 void set_stream_options(Fields& f, const Json& v) {
   auto& fields = f.of<GenerationFields>();
   fields.stream_options = v;
@@ -228,11 +238,11 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .set = set_stream_options},
     {.name = "prompt_logprobs",
      .type = Type::kInteger,
-     .min = 0,
+     .min = -1,
      .max = 20,
      .fallback = "none",
-     .help = "alternatives to report for each prompt token; not with stream",
-     .set = assign<&SamplingParams::prompt_logprobs>},
+     .help = "alternatives to report for each prompt token, at least 0; not with stream",
+     .set = set_prompt_logprobs},
     {.name = "return_token_ids",
      .type = Type::kBoolean,
      .fallback = "false",

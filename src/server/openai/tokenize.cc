@@ -6,6 +6,7 @@
 
 #include "server/openai/format.h"
 #include "server/openai/shared_fields.h"
+#include "server/tool_rows.h"
 
 namespace sluice::server::openai::tokenize {
 namespace {
@@ -15,7 +16,7 @@ using Type = Parameter::Type;
 constexpr size_t kMostBytes = 1 << 20;  // accepted whatever the context: a fifth of a second of work
 
 struct TokenizeFields {
-  std::optional<std::string> prompt;
+  Json prompt;                         // a string, an array of strings, or null
   std::optional<std::string> content;  // llama.cpp's name of the prompt
   bool add_special = false;            // with content
   bool with_pieces = false;
@@ -24,10 +25,13 @@ struct TokenizeFields {
 
 constexpr auto kParameters = std::to_array<Parameter>({
     {.name = "prompt",
-     .type = Type::kString,
+     .type = Type::kStrings,
+     .max_items = 2048,
      .max_bytes = kTextBytes,
      .fallback = "required unless there are messages",
-     .help = "the text; at most 1 MiB, or 16 bytes per token of the context if that is more",
+     .help =
+         "the text; at most 1 MiB, or 16 bytes per token of the context if that is more; or an array of texts, which "
+         "is answered by arrays",
      .set = assign<&TokenizeFields::prompt>},
     {.name = "return_token_strs",
      .type = Type::kBoolean,
@@ -53,6 +57,18 @@ constexpr auto kParameters = std::to_array<Parameter>({
     refused("parse_special", "[true]"),
 });
 
+void set_tool_choice(Fields& f, const Json& v) {
+  if (!v.is_object()) expect_string(v, "tool_choice");
+  f.of<ConversationFields>().tool_choice = v;
+}
+
+constexpr Parameter kToolChoice[] = {tool_choice_row(set_tool_choice)};
+
+// As a chat completion has them: with "none", the template is not told of the tools.
+std::vector<TokenId> tokens_of_chat(Call& call) {
+  return tokenize_chat(call, !is_string(call.fields.of<ConversationFields>().tool_choice, "none"));
+}
+
 // The piece of text that the token stands for, or its bytes if they are not text by themselves.
 Json piece_of(const Engine& engine, TokenId id) {
   const std::string bytes = engine.token_bytes(id);
@@ -62,25 +78,35 @@ Json piece_of(const Engine& engine, TokenId id) {
   return list;
 }
 
-std::vector<TokenId> tokens_of(Call& call, const TokenizeFields& fields) {
-  const bool is_chat = call.fields.of<ConversationFields>().messages.is_array();
-  if (is_chat + fields.prompt.has_value() + fields.content.has_value() > 1) {
-    throw ApiError{.message = "Setting several of 'prompt', 'content' and 'messages' is not supported.",
-                   .param = fields.prompt ? "prompt" : "content",
-                   .code = "invalid_parameter_combination"};
-  }
-  if (is_chat) return tokenize_chat(call, /*with_tools=*/true);
-  if (fields.content) return tokenize_text(call, *fields.content, fields.add_special, "content", kMostBytes);
-  if (!fields.prompt) throw missing_parameter("prompt");
+std::vector<TokenId> tokens_of_prompt(Call& call, const Json& prompt) {
   // Counting tokens is what this endpoint is for: a text may be longer than the context.
   const bool special = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(true);
-  return tokenize_text(call, *fields.prompt, special, "prompt", kMostBytes);
+  return tokenize_text(call, prompt.get_ref<const std::string&>(), special, "prompt", kMostBytes);
 }
 
-void run(Call& call) {
-  const auto& fields = call.fields.of<TokenizeFields>();
-  const std::vector<TokenId> tokens = tokens_of(call, fields);
-  // Written as text: a tree of as many values as there are tokens would take a hundred times the memory.
+std::vector<TokenId> tokens_of(Call& call, const TokenizeFields& fields) {
+  if (fields.content) return tokenize_text(call, *fields.content, fields.add_special, "content", kMostBytes);
+  if (fields.prompt.is_null()) return tokens_of_chat(call);
+  return tokens_of_prompt(call, fields.prompt);
+}
+
+void check(Call& call, const TokenizeFields& fields) {
+  const bool is_chat = call.fields.of<ConversationFields>().messages.is_array(), has_prompt = !fields.prompt.is_null();
+  if (is_chat + has_prompt + fields.content.has_value() > 1) {
+    throw ApiError{.message = "Setting several of 'prompt', 'content' and 'messages' is not supported.",
+                   .param = has_prompt ? "prompt" : "content",
+                   .code = "invalid_parameter_combination"};
+  }
+  if (!is_chat && !has_prompt && !fields.content) throw missing_parameter("prompt");
+}
+
+// The tokens of a text as JSON texts: a tree of as many values as there are tokens would take a hundred times the
+// memory.
+struct Printed {
+  std::string count, ids, strings;
+};
+
+Printed print(Call& call, const TokenizeFields& fields, const std::vector<TokenId>& tokens) {
   std::string ids, strings;
   for (const TokenId id : tokens) {
     if (!ids.empty()) ids += ',';
@@ -93,15 +119,40 @@ void run(Call& call) {
     if (!strings.empty()) strings += ',';
     strings += dump_json(call.engine().token_text(id));
   }
-  call.send({.body = fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[{}],"token_strs":{}}})", tokens.size(),
-                                 call.info().max_model_len, ids,
-                                 fields.return_token_strs ? fmt::format("[{}]", strings) : "null"),
-             .headers = call.warnings()});
+  return {
+      .count = std::to_string(tokens.size()), .ids = fmt::format("[{}]", ids), .strings = fmt::format("[{}]", strings)};
+}
+
+// The same of several texts.
+Printed print_all(Call& call, const TokenizeFields& fields) {
+  size_t bytes = 0;
+  for (const Json& text : fields.prompt) bytes += text.get_ref<const std::string&>().size();
+  check_text_length(bytes, call.info().max_model_len, "prompt", kMostBytes);
+  Printed all{.count = "[", .ids = "[", .strings = "["};
+  for (const Json& text : fields.prompt) {
+    const Printed one = print(call, fields, tokens_of_prompt(call, text));
+    const char* separator = all.count.size() > 1 ? "," : "";
+    all.count += separator + one.count;
+    all.ids += separator + one.ids;
+    all.strings += separator + one.strings;
+  }
+  return {.count = all.count + "]", .ids = all.ids + "]", .strings = all.strings + "]"};
+}
+
+void run(Call& call) {
+  const auto& fields = call.fields.of<TokenizeFields>();
+  check(call, fields);
+  const Printed printed =
+      fields.prompt.is_array() ? print_all(call, fields) : print(call, fields, tokens_of(call, fields));
+  call.send(
+      {.body = fmt::format(R"({{"count":{},"max_model_len":{},"tokens":{},"token_strs":{}}})", printed.count,
+                           call.info().max_model_len, printed.ids, fields.return_token_strs ? printed.strings : "null"),
+       .headers = call.warnings()});
 }
 
 void count(Call& call) {
   if (!call.fields.of<ConversationFields>().messages.is_array()) throw missing_parameter("messages");
-  const size_t tokens = tokenize_chat(call, /*with_tools=*/true).size();
+  const size_t tokens = tokens_of_chat(call).size();
   call.send(
       {.body = dump_json({{"object", "response.input_tokens"}, {"input_tokens", tokens}}), .headers = call.warnings()});
 }
@@ -110,14 +161,14 @@ const EndpointInfo counting{.name = "chat input_tokens",
                             .dialect = &kOpenAi,
                             .paths = {"/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"},
                             .help = "tokens of messages, as llama-server counts them",
-                            .parameters = {model_parameter(), conversation_parameters()},
+                            .parameters = {model_parameter(), conversation_parameters(), kToolChoice},
                             .run = count};
 const EndpointInfo endpoint{
     .name = "tokenize",
     .dialect = &kOpenAi,
     .paths = {"/tokenize", "/v1/tokenize"},
     .help = "text or messages to token ids",
-    .parameters = {model_parameter(), conversation_parameters(), kParameters, special_token_parameter()},
+    .parameters = {model_parameter(), conversation_parameters(), kToolChoice, kParameters, special_token_parameter()},
     .run = run};
 const Registry<EndpointInfo> registered{endpoint}, registered_counting{counting};
 

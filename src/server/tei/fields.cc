@@ -10,25 +10,28 @@ namespace {
 
 using Type = Parameter::Type;
 
-void set_direction(Fields&, const Json& v) {
+void set_direction(Fields& f, const Json& v) {
   const auto& direction = v.get_ref<const std::string&>();
-  if (direction == "Right" || direction == "right") return;
-  throw unsupported_parameter(
-      "truncation_direction",
-      fmt::format("'{}' is not supported: texts are cut off at the end. Accepted: 'Right'", quotable(direction)));
+  const bool left = direction == "Left" || direction == "left";
+  if (!left && direction != "Right" && direction != "right") {
+    throw invalid_value(
+        "truncation_direction",
+        fmt::format("Invalid value: '{}'. Supported values are: 'Left', 'Right'.", quotable(direction)));
+  }
+  f.of<PoolingFields>().keep_end = left;
 }
 
 constexpr auto kTeiTruncation = std::to_array<Parameter>({
     {.name = "truncate",
      .type = Type::kBoolean,
      .fallback = "false: longer texts are errors",
-     .help = "cut texts off at the end to the model's limit",
+     .help = "cut longer texts to the model's limit",
      .set = [](Fields& f, const Json& v) { f.of<PoolingFields>().truncate = v.get<bool>() ? -1 : 0; }},
     {.name = "truncation_direction",
      .type = Type::kString,
      .max_bytes = kLabelBytes,
      .fallback = "Right",
-     .help = "Right: the end is cut off",
+     .help = "which end of a longer text is cut off: Left or Right; pairs of texts are cut at the right",
      .set = set_direction},
 });
 

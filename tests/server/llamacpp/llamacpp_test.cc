@@ -84,6 +84,7 @@ TEST_F(LlamaCpp, FieldsOfTheAnswer) {
   const Json list = complete({{"prompt", {"ab", "cd"}}, {"response_fields", {"content"}}}).json();
   EXPECT_EQ(list, (Json{{{"content", "ab"}}, {{"content", "cd"}}}));
   EXPECT_GT(complete({{"response_fields", Json::array()}}).json().size(), 5u) << "all";
+  EXPECT_EQ(complete({{"response_fields", "content"}}).json(), (Json{{"content", "hi"}})) << "one";
 }
 
 TEST_F(LlamaCpp, TimingsPerToken) {

@@ -184,6 +184,15 @@ TEST_F(Ollama, Listings) {
   EXPECT_EQ(send(get_text("/", "", "HEAD"), true).status, 200);
 }
 
+TEST_F(Ollama, ServedModelsNeedNoPull) {
+  EXPECT_EQ(post("/api/pull", R"({"model":"fake:latest","stream":false})").body, R"({"status":"success"})");
+  const TestResponse lines = post("/api/pull", R"({"name":"fake"})");
+  EXPECT_EQ(lines.headers.at("content-type"), "application/x-ndjson");
+  EXPECT_TRUE(lines.body.starts_with("{\"status\":\"pulling manifest\"}\n{\"status\":\"pulling ")) << lines.body;
+  EXPECT_TRUE(lines.body.ends_with("}\n{\"status\":\"success\"}\n")) << lines.body;
+  expect_refused(post("/api/pull", R"({"model":"other"})"), 404, "`fake`");
+}
+
 TEST_F(Ollama, WhatIsNotSupportedIsRefusedByName) {
   const std::vector<std::pair<Json, std::string>> rows = {
       {{{"options", {{"num_ctx", 5000}}}}, "'num_ctx'"},
@@ -213,7 +222,7 @@ TEST_F(Ollama, ErrorsOfEveryLayer) {
   options.max_body_bytes = 4096;
   const std::string key = "Authorization: Bearer key\r\n";
   expect_refused(post("/api/chat", "{}"), 401, "API key");
-  expect_refused(post("/api/pull", R"({"model":"a"})", key), 404, "/api/pull");
+  expect_refused(post("/api/create", R"({"model":"a"})", key), 404, "/api/create");
   expect_refused(post("/api/chat", R"({"model":"a"})", key), 404, "`a`");
   expect_refused(post("/api/chat", std::string(5000, ' '), key), 413, "");
   const std::string text = R"({"messages":[{"role":"user","content":"hi"}]})";

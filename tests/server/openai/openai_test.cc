@@ -26,7 +26,7 @@ TEST_F(OpenAi, ChatCompletion) {
   EXPECT_TRUE(body["system_fingerprint"].get<std::string>().starts_with("fp_"));
   EXPECT_EQ(dump_json(body["choices"]),
             R"([{"index":0,"message":{"role":"assistant","content":"user:hi|>","refusal":null},"logprobs":null,)"
-            R"("finish_reason":"stop","stop_reason":null,"token_ids":null}])");
+            R"("finish_reason":"stop","stop_reason":null,"matched_stop":256,"token_ids":null}])");
   EXPECT_EQ(dump_json(body["usage"]), R"({"prompt_tokens":9,"total_tokens":19,"completion_tokens":10,)"
                                       R"("prompt_tokens_details":{"cached_tokens":3}})");
 }
@@ -42,7 +42,7 @@ TEST_F(OpenAi, ChatStreamEqualsWhole) {
   EXPECT_EQ(dump_json(chunks.front()["choices"]),
             R"([{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}])");
   EXPECT_EQ(dump_json(chunks.back()["choices"]),
-            R"([{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null}])");
+            R"([{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null,"matched_stop":256}])");
   std::string text;
   for (const Json& chunk : chunks) {
     EXPECT_EQ(chunk["object"], "chat.completion.chunk");
@@ -146,9 +146,11 @@ TEST_F(OpenAi, StopReasons) {
   EXPECT_EQ(by_string["text"], "hel");
   EXPECT_EQ(by_string["finish_reason"], "stop");
   EXPECT_EQ(by_string["stop_reason"], "lo");
+  EXPECT_EQ(by_string["matched_stop"], "lo");
   const Json by_token = completion({{"stop_token_ids", {'l'}}}).json()["choices"][0];
   EXPECT_EQ(by_token["text"], "he");
   EXPECT_EQ(by_token["stop_reason"], 'l');
+  EXPECT_EQ(by_token["matched_stop"], 'l');
   EXPECT_EQ(completion({{"stop", {"lo"}}, {"include_stop_str_in_output", true}}).json()["choices"][0]["text"], "hello");
 }
 
@@ -462,6 +464,13 @@ TEST_F(OpenAi, Tokenize) {
       post("/tokenize", R"({"model":"fake","prompt":"a","add_special_tokens":false,"return_token_strs":true})").body,
       R"({"count":1,"max_model_len":4096,"tokens":[97],"token_strs":["<61>"]})");
   EXPECT_EQ(post("/tokenize", R"({"messages":[{"role":"user","content":"x"}]})").json()["count"], 8);
+  const Json tool = {{"type", "function"}, {"function", {{"name", "f"}}}};
+  Json asked = {{"messages", Json::array({{{"role", "user"}, {"content", "x"}}})}, {"tools", Json::array({tool})}};
+  EXPECT_GT(post("/tokenize", dump_json(asked)).json()["count"], 8);
+  asked["tool_choice"] = "none";
+  EXPECT_EQ(post("/tokenize", dump_json(asked)).json()["count"], 8);
+  EXPECT_EQ(post("/tokenize", R"({"prompt":["ab",""],"add_special_tokens":false,"return_token_strs":true})").body,
+            R"({"count":[2,0],"max_model_len":4096,"tokens":[[97,98],[]],"token_strs":[["<61>","<62>"],[]]})");
   EXPECT_EQ(post("/detokenize", R"({"tokens":[104,105]})").body, R"({"prompt":"hi","content":"hi","text":"hi"})");
   EXPECT_EQ(post("/v1/detokenize", R"({"tokens":[104,105]})").status, 200);
 }

@@ -54,6 +54,23 @@ TEST_F(Reasoning, TheSwitchIsAVariableOfTheTemplate) {
                "invalid_parameter_combination");
 }
 
+// DeepSeek's and SGLang's clients read the member of every delta.
+TEST_F(Reasoning, ModelsThatThinkTellWhereThereIsNoThought) {
+  engine.answer_with({ReasoningDelta{"why"}, TextDelta{"a"}, ToolCallBegin{0, "1", "f"}});
+  for (const Json& delta : deltas(Json::object())) {
+    EXPECT_EQ(delta.contains("reasoning_content"), delta.contains("reasoning")) << delta;
+  }
+  engine.info().reasoning_syntax = "qwen3";
+  const std::vector<Json> all = deltas(Json::object());
+  ASSERT_EQ(all.size(), 5u);
+  for (const Json& delta : all) {
+    EXPECT_EQ(delta.at("reasoning_content"), delta.contains("reasoning") ? Json("why") : Json()) << delta;
+  }
+  for (const Json& delta : deltas({{"include_reasoning", false}})) EXPECT_FALSE(delta.contains("reasoning_content"));
+  engine.answer_with({TextDelta{"a"}});
+  EXPECT_EQ(chat().json()["choices"][0]["message"].at("reasoning_content"), Json());
+}
+
 TEST_F(Reasoning, BudgetsReachTheEngine) {
   expect_error(chat({{"thinking_token_budget", 5}}), 400, "thinking_token_budget", "unsupported_parameter");
   engine.info().reasoning_syntax = "qwen3";

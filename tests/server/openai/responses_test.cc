@@ -96,6 +96,61 @@ TEST_F(Responses, ItemsInOrder) {
   EXPECT_EQ(all[0]["response"]["status"], "in_progress");
 }
 
+TEST_F(Responses, LogProbabilitiesOfTheText) {
+  const Json include = {{"include", {"message.output_text.logprobs"}}, {"top_logprobs", 2}};
+  const Json answer = create(include).json();
+  EXPECT_EQ(answer["top_logprobs"], 2);
+  const Json& part = answer["output"][0]["content"][0];
+  EXPECT_EQ(part["text"], "user:hi|>");
+  ASSERT_EQ(part["logprobs"].size(), 9u) << "without the token that ended it";
+  EXPECT_EQ(dump_json(part["logprobs"][0]),
+            R"({"token":"u","logprob":-0.5,"bytes":[117],"top_logprobs":[{"token":"u","logprob":-0.5,"bytes":[117]},)"
+            R"({"token":"v","logprob":-1.5,"bytes":[118]}]})");
+  Json streamed = include;
+  streamed["stream"] = true;
+  Json pieces = Json::array();
+  for (const Json& event : events(create(streamed).body)) {
+    if (event["type"] == "response.output_text.delta") {
+      for (const Json& token : event["logprobs"]) pieces.push_back(token);
+    } else if (event["type"] == "response.output_text.done") {
+      EXPECT_EQ(event["logprobs"], part["logprobs"]);
+    } else if (event["type"] == "response.content_part.done") {
+      EXPECT_EQ(event["part"], part);
+    }
+  }
+  EXPECT_EQ(pieces, part["logprobs"]);
+  EXPECT_EQ(create({{"include", {"message.output_text.logprobs"}}})
+                .json()["output"][0]["content"][0]["logprobs"][0]["top_logprobs"],
+            Json::array());
+  expect_error(create({{"top_logprobs", 2}}), 400, "top_logprobs", "invalid_value");
+  expect_error(create({{"include", {"file_search_call.results"}}}), 400, "include[0]", "unsupported_parameter");
+}
+
+// Tokens of a character come before its text, and are told with it.
+TEST_F(Responses, LogProbabilitiesOfACharacter) {
+  const Json asked = {{"input", "é"}, {"include", {"message.output_text.logprobs"}}, {"stream", true}};
+  for (const Json& event : events(create(asked).body)) {
+    if (event["type"] != "response.output_text.delta" || event["delta"] != "é") continue;
+    EXPECT_EQ(event["logprobs"].size(), 2u);
+    EXPECT_EQ(event["logprobs"][1]["bytes"], Json::array({0xa9}));
+    return;
+  }
+  FAIL() << "no such piece";
+}
+
+TEST_F(Responses, MessagesAsTokens) {
+  const Json answer = create({{"enable_response_messages", true}}).json();
+  const std::vector<TokenId> prompt = engine.tokenize("user:hi|>", false);
+  EXPECT_EQ(answer["input_messages"],
+            Json::array({{{"type", "raw_message_tokens"}, {"message", "user:hi|>"}, {"tokens", prompt}}}));
+  const Json& output = answer["output_messages"][0];
+  EXPECT_EQ(output["message"], "user:hi|>");
+  EXPECT_EQ(output["tokens"].size(), prompt.size() + 1) << "with the token that ended it";
+  EXPECT_FALSE(create(Json::object()).json().contains("input_messages"));
+  const std::vector<Json> all = events(create({{"enable_response_messages", true}, {"stream", true}}).body);
+  EXPECT_EQ(all.back()["response"]["output_messages"], answer["output_messages"]);
+}
+
 TEST_F(Responses, Input) {
   Json items = Json::array();
   items.push_back({{"role", "developer"}, {"content", "d"}});
@@ -157,6 +212,52 @@ TEST_F(Responses, AreKeptForTheirTenant) {
   expect_error(get("/v1/responses/" + unkept, a), 404, "", "");
 }
 
+TEST_F(Responses, InTheBackground) {
+  engine.stalled = true;
+  const TestResponse begun = create({{"background", true}});
+  ASSERT_EQ(begun.status, 200) << begun.body;
+  EXPECT_EQ(begun.json()["status"], "queued");
+  EXPECT_EQ(begun.json()["background"], true);
+  EXPECT_EQ(begun.json()["usage"], nullptr);
+  const std::string path = "/v1/responses/" + begun.json()["id"].get<std::string>();
+  EXPECT_EQ(get(path).json()["status"], "in_progress");
+  EXPECT_EQ(get(path + "/input_items").json()["data"][0]["content"][0]["text"], "hi");
+  expect_error(create({{"previous_response_id", begun.json()["id"]}}), 400, "previous_response_id", "invalid_value");
+  engine.stalled = false;
+  eventually([&] { return get(path).json()["status"] == "completed"; });
+  const Json answer = get(path).json();
+  EXPECT_EQ(answer["output"][0]["content"][0]["text"], "user:hi|>");
+  EXPECT_EQ(answer["usage"]["output_tokens"], 10);
+  EXPECT_EQ(post(path + "/cancel", "").json(), answer) << "it has ended";
+  EXPECT_EQ(create({{"previous_response_id", answer["id"]}}).status, 200);
+}
+
+TEST_F(Responses, InTheBackgroundUntilCancelled) {
+  engine.stalled = true;
+  const std::string id = create({{"background", true}}).json()["id"], path = "/v1/responses/" + id;
+  const TestResponse cancelled = post(path + "/cancel", "");
+  ASSERT_EQ(cancelled.status, 200) << cancelled.body;
+  EXPECT_EQ(cancelled.json()["status"], "cancelled");
+  eventually([&] { return engine.running() == 0; });
+  EXPECT_EQ(engine.cancelled, 1);
+  EXPECT_EQ(get(path).body, cancelled.body);
+  EXPECT_EQ(post(path + "/cancel", "").body, cancelled.body);
+  const std::string erased = create({{"background", true}}).json()["id"];
+  EXPECT_EQ(remove(erased).json()["deleted"], true);
+  eventually([&] { return engine.running() == 0; });
+  engine.stalled = false;
+  expect_error(get("/v1/responses/" + erased), 404, "", "");
+  create(Json::object());  // what was stored before is written
+  expect_error(get("/v1/responses/" + erased), 404, "", "");
+}
+
+TEST_F(Responses, FaultsInTheBackgroundAreKept) {
+  engine.fail_at_token = 3;
+  const std::string path = "/v1/responses/" + create({{"background", true}}).json()["id"].get<std::string>();
+  eventually([&] { return get(path).json()["status"] == "failed"; });
+  EXPECT_EQ(get(path).json()["error"]["code"], "server_error");
+}
+
 TEST_F(Responses, InputTokens) {
   const TestResponse response = post("/v1/responses/input_tokens", R"({"input":"hi"})");
   EXPECT_EQ(response.body, R"({"object":"response.input_tokens","input_tokens":9})");
@@ -179,7 +280,8 @@ TEST_F(Responses, WhatIsNotSupportedIsRefusedByName) {
       {{{"reasoning", {{"effort", "much"}}}}, "reasoning.effort", "invalid_value"},
       {{{"reasoning", {{"summary", "detailed"}}}}, "reasoning.summary", "unsupported_parameter"},
       {{{"include", Json::array({"file_search_call.results"})}}, "include[0]", "unsupported_parameter"},
-      {{{"background", true}}, "background", "unsupported_parameter"},
+      {{{"background", true}, {"store", false}}, "background", "invalid_value"},
+      {{{"background", true}, {"stream", true}}, "stream", "unsupported_parameter"},
       {{{"conversation", "c"}}, "conversation", "unsupported_parameter"},
       {{{"truncation", "auto"}}, "truncation", "unsupported_parameter"},
       {{{"max_output_tokens", 0}}, "max_output_tokens", "integer_below_min_value"},

@@ -33,6 +33,8 @@ TEST_F(Tei, Embed) {
   expect_refused(post("/embed", dump_json({{"inputs", text}})), 413, "maximum context length");
   EXPECT_EQ(post("/embed", dump_json({{"inputs", text}, {"truncate", true}})).status, 200);
   EXPECT_EQ(engine.last_pooling().texts[0].tokens.size(), 4096u);
+  const Json left = {{"inputs", text + "b"}, {"truncate", true}, {"truncation_direction", "Left"}};
+  EXPECT_EQ(post("/embed", dump_json(left)).body, "[[4096,257,98,0]]");
   engine.info().prompts = {{"query", "q: "}};
   EXPECT_EQ(post("/embed", R"({"inputs":"a","prompt_name":"query"})").body, "[[5,257,97,0]]");
 }
@@ -95,7 +97,7 @@ TEST_F(Tei, TokenizeAndDecode) {
 
 TEST_F(Tei, Errors) {
   expect_refused(post("/embed", "{}"), 422, "'inputs'");
-  expect_refused(post("/embed", R"({"inputs":"a","truncation_direction":"Left"})"), 422, "Left");
+  expect_refused(post("/embed", R"({"inputs":"a","truncation_direction":"Up"})"), 422, "Up");
   expect_refused(post("/predict", R"({"inputs":"a"})"), 422, "task");
   engine.fail_at_token = 0;
   expect_refused(post("/embed", R"({"inputs":"a"})"), 424, "", "Backend");

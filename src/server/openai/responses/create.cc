@@ -1,4 +1,5 @@
 // POST /v1/responses and /v1/responses/input_tokens.
+#include "server/openai/responses/background.h"
 #include "server/openai/responses/fields.h"
 #include "server/openai/responses/format.h"
 #include "server/openai/responses/input.h"
@@ -18,7 +19,7 @@ Json echo_of(Call& call) {
   const auto& sampling = call.fields.of<SamplingParams>();
   Json echo = {
       {"model", call.model.name},
-      {"background", false},
+      {"background", fields.background},
       {"instructions", fields.instructions.empty() ? Json() : Json(fields.instructions)},
       {"max_output_tokens", nullptr},
       {"max_tool_calls", nullptr},
@@ -32,7 +33,7 @@ Json echo_of(Call& call) {
       {"text", {{"format", or_else(fields.text_format, {{"type", "text"}})}, {"verbosity", "medium"}}},
       {"tool_choice", or_else(fields.tool_choice, "auto")},
       {"tools", or_else(fields.tools, Json::array())},
-      {"top_logprobs", 0},
+      {"top_logprobs", fields.top_logprobs},
       {"top_p", sampling.top_p},
       {"truncation", "disabled"}};
   if (call.fields.of<GenerationFields>().has_max_tokens) echo["max_output_tokens"] = *sampling.max_tokens;
@@ -70,21 +71,25 @@ Json without_instructions(const ResponseFields& fields, Json messages) {
   return messages;
 }
 
+// What is stored of a response, still without its answer.
+StoredResponse stored(Call& call) {
+  return {.id = "resp_" + call.request_id,
+          .tenant = call.tenant,
+          .body = {},
+          .input_items = dump_json(input_items(*call.fields.of<ResponseFields>().input)),
+          .conversation = {}};
+}
+
 ResponseFormat::Keeper keeper(Call& call) {
   const auto& fields = call.fields.of<ResponseFields>();
   if (!fields.store) return {};
   const auto store = call.shared->of<Store>();
   store->expect_writable();
-  StoredResponse kept{.id = {},
-                      .tenant = call.tenant,
-                      .body = {},
-                      .input_items = dump_json(input_items(*fields.input)),
-                      .conversation = {}};
+  StoredResponse kept = stored(call);
   Json messages = without_instructions(fields, call.fields.of<ConversationFields>().messages);
   // Weak: the store owns what waits in it.
   return [weak = std::weak_ptr(store), kept = std::move(kept), messages = std::move(messages)](
              const Json& response, const AnswerBlocks& blocks, Kept done) mutable {
-    kept.id = response.at("id").get<std::string>();
     kept.body = dump_json(response);
     messages.push_back(message_of(blocks));
     kept.conversation = dump_json(messages);
@@ -92,15 +97,66 @@ ResponseFormat::Keeper keeper(Call& call) {
   };
 }
 
+void check_background(Call& call) {
+  if (!call.fields.of<ResponseFields>().background) return;
+  if (!call.fields.of<ResponseFields>().store) {
+    throw invalid_value("background", "Invalid 'background': it needs 'store' to be true.");
+  }
+  if (call.fields.of<GenerationFields>().stream) {
+    throw unsupported_parameter("stream", "is not supported with 'background': fetch the response when it is complete");
+  }
+}
+
+// Goes on without the client, who gets the response as it is at its beginning. Whoever cancels it stores what becomes
+// of it.
+void run_in_background(Call& call, GenerationJob job, ResponseOptions options) {
+  const auto reply = std::make_shared<BackgroundReply>(call.reply->executor());
+  const auto store = call.shared->of<Store>();
+  ResponseFormat::Keeper keep = keeper(call);
+  options.on_failure = [reply, weak = std::weak_ptr(store), kept = stored(call)](const Json& response) {
+    if (reply->cancelled()) return;
+    StoredResponse failed = kept;
+    failed.body = dump_json(response);
+    put(weak, std::move(failed), [reply](const ApiError*) {});  // it runs until this is written
+  };
+  auto format = std::make_unique<ResponseFormat>(
+      call.request_id, call.model.engine, std::move(options),
+      [reply, keep = std::move(keep)](const Json& response, const AnswerBlocks& blocks, Kept done) {
+        if (reply->cancelled()) return done(nullptr);
+        keep(response, blocks, std::move(done));
+      });
+  call.shared->of<BackgroundResponses>()->add(format->id(), reply);
+  StoredResponse begun = stored(call);
+  begun.body = dump_json(format->begun("in_progress"));
+  const auto client = LateAnswer::start(std::exchange(call.reply, reply), call.running);
+  store->put(begun, [client, body = dump_json(format->begun("queued")), headers = job.headers](const ApiError* error) {
+    error != nullptr ? client->abort(*error) : client->send({.body = body, .headers = headers});
+  });
+  job.format = std::move(format);
+  call.generate(std::move(job));
+}
+
 void run(Call& call) {
   expect_generates(call);
+  check_background(call);
   translate_response_request(call);
+  const auto& fields = call.fields.of<ResponseFields>();
+  if (fields.logprobs) call.fields.of<SamplingParams>().logprobs = fields.top_logprobs;
+  call.fields.of<GenerationFields>().return_token_ids = fields.messages;
   GenerationJob job;
   job.chat = chat_request(call);
   job.chat->request.prompt_param = "input";
   job.stream = call.fields.of<GenerationFields>().stream;
   job.headers = call.warnings();
-  job.format = std::make_unique<ResponseFormat>(call.request_id, echo_of(call), job.stream, keeper(call));
+  const SamplingParams& sampling = job.chat->request.sampling;
+  ResponseOptions options{.echo = echo_of(call),
+                          .stream = job.stream,
+                          .top_logprobs = sampling.logprobs,
+                          .keep_stop = sampling.include_stop_str_in_output,
+                          .skip_special_tokens = sampling.skip_special_tokens,
+                          .messages = fields.messages};
+  if (fields.background) return run_in_background(call, std::move(job), std::move(options));
+  job.format = std::make_unique<ResponseFormat>(call.request_id, call.model.engine, std::move(options), keeper(call));
   call.generate(std::move(job));
 }
 

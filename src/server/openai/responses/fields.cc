@@ -90,12 +90,17 @@ void set_response_tool_choice(Fields& f, const Json& v) {
 }
 
 // Reasoning items carry their text, so nothing needs to be encrypted for the client to send it back.
-void set_include(Fields&, const Json& v) {
+void set_include(Fields& f, const Json& v) {
   const FieldPath path = "include";
   for (size_t i = 0; i < v.size(); ++i) {
     const FieldPath inner = path[i];
-    if (expect_string(v[i], inner) != "reasoning.encrypted_content") {
-      throw unsupported_parameter(inner, "is not supported. Accepted: \"reasoning.encrypted_content\"");
+    const std::string& what = expect_string(v[i], inner);
+    if (what == "message.output_text.logprobs") {
+      f.of<ResponseFields>().logprobs = true;
+    } else if (what != "reasoning.encrypted_content") {
+      throw unsupported_parameter(inner,
+                                  "is not supported. Accepted: \"message.output_text.logprobs\", "
+                                  "\"reasoning.encrypted_content\"");
     }
   }
 }
@@ -144,6 +149,11 @@ constexpr auto kResponseParameters = std::to_array<Parameter>({
      .fallback = "true",
      .help = "keep the response, so that others can go on from it",
      .set = assign<&ResponseFields::store>},
+    {.name = "background",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "answer at once, and keep the response when it is complete; not with stream",
+     .set = assign<&ResponseFields::background>},
     tools_row(assign<&ResponseFields::tools>),
     tool_choice_row(set_response_tool_choice),
     parallel_tool_calls_row(),
@@ -164,21 +174,32 @@ constexpr auto kResponseParameters = std::to_array<Parameter>({
      .max_items = 16,
      .max_bytes = kLabelBytes,
      .fallback = "none",
-     .help = "reasoning.encrypted_content is accepted; reasoning is never encrypted",
+     .help = "message.output_text.logprobs: the log probability of each token of the text; "
+             "reasoning.encrypted_content is accepted, but reasoning is never encrypted",
      .set = set_include},
+    {.name = "top_logprobs",
+     .type = Type::kInteger,
+     .min = 0,
+     .max = 20,
+     .fallback = "0",
+     .help = "alternatives to report for each token; needs message.output_text.logprobs in include",
+     .set = assign<&ResponseFields::top_logprobs>},
+    {.name = "enable_response_messages",
+     .type = Type::kBoolean,
+     .fallback = "false",
+     .help = "add the prompt and the answer as texts and as token ids, as vLLM does",
+     .set = assign<&ResponseFields::messages>},
     metadata_row("labels, which the response repeats: texts of at most 512 characters under keys of at most 64",
                  [](Fields& f, const Json& v) { f.of<ResponseFields>().metadata = checked_metadata(v); }),
     label<kUserName>(),
     label<kSafetyIdentifier>(),
     label<kPromptCacheKey>(),
-    refused("background", "[false]"),
     refused("conversation", {}, "Use 'previous_response_id'"),
     refused("max_tool_calls"),
     refused("prompt"),
     refused("prompt_cache_retention"),
     refused("service_tier", R"(["auto", "default"])"),
     refused("stream_options", R"([{}, {"include_obfuscation": false}])"),
-    refused("top_logprobs", "[0]"),
     refused("truncation", R"(["disabled"])"),
 });
 
@@ -216,6 +237,10 @@ void translate_response_request(Call& call) {
           .param = "previous_response_id",
           .code = "previous_response_not_found"};
     }
+    if (previous->conversation.empty()) {
+      throw invalid_value("previous_response_id", fmt::format("Invalid 'previous_response_id': '{}' has no answer.",
+                                                              quotable(fields.previous_response_id)));
+    }
     for (Json& message : parse_json(previous->conversation)) messages.push_back(std::move(message));
   }
   append_input(*fields.input, call.unknown, messages);
@@ -224,6 +249,10 @@ void translate_response_request(Call& call) {
   const bool has_tools = conversation.tools.is_array() && !conversation.tools.empty();
   const bool calls = conversation.tool_choice.is_object() || is_string(conversation.tool_choice, "required");
   if (calls && !has_tools) throw invalid_value("tool_choice", "Invalid 'tool_choice': it needs 'tools'.");
+  if (fields.top_logprobs > 0 && !fields.logprobs) {
+    throw invalid_value("top_logprobs",
+                        "Invalid 'top_logprobs': it needs \"message.output_text.logprobs\" in 'include'.");
+  }
 }
 
 }  // namespace sluice::server

@@ -19,6 +19,10 @@ struct ResponseFields {
   Json metadata;                 // object or null
   Json labels = Json::object();  // user, safety_identifier, prompt_cache_key: the answer repeats them
   bool store = true;
+  bool logprobs = false;
+  int top_logprobs = 0;
+  bool background = false;
+  bool messages = false;  // vLLM's enable_response_messages
 };
 
 std::span<const Parameter> response_parameters();

@@ -3,6 +3,7 @@
 
 #include "server/endpoint.h"
 #include "server/openai/dialect.h"
+#include "server/openai/responses/background.h"
 #include "server/store/store.h"
 
 namespace sluice::server::openai::stored {
@@ -29,11 +30,32 @@ std::string_view id_of(const Call& call, std::string_view what) {
   return id;
 }
 
+bool in_progress(const Json& body) { return body.at("status") == "in_progress"; }
+
+// Gives a response in progress its end.
+void end(Json& body, std::string_view status, std::string_view error = {}) {
+  body["status"] = status;
+  if (!error.empty()) body["error"] = {{"code", "server_error"}, {"message", error}};
+}
+
+// The response as it is now. One that was in progress when a server ended has failed.
+std::optional<StoredResponse> find(Call& call, std::string_view id) {
+  const auto store = call.shared->of<Store>();
+  const bool runs = call.shared->of<BackgroundResponses>()->runs(id);
+  std::optional<StoredResponse> response = store->response(id, call.tenant);
+  if (!response || runs || response->body.find("\"in_progress\"") == std::string::npos) return response;
+  Json body = parse_json(response->body);
+  if (!in_progress(body)) return response;
+  end(body, "failed", "The server ended before the response was complete.");
+  response->body = dump_json(body);
+  return response;
+}
+
 void get(Call& call) {
   constexpr std::string_view kItems = "/input_items";
   const bool items = call.suffix.ends_with(kItems);
   const std::string_view id = id_of(call, items ? kItems : "");
-  const auto response = call.shared->of<Store>()->response(id, call.tenant);
+  const auto response = find(call, id);
   if (!response) throw not_found(id);
   call.send({.body = items ? fmt::format(R"({{"object":"list","data":{},"has_more":false}})", response->input_items)
                            : response->body});
@@ -41,14 +63,32 @@ void get(Call& call) {
 
 void remove(Call& call) {
   const std::string_view id = id_of(call, "");
-  if (!call.shared->of<Store>()->erase_response(id, call.tenant)) throw not_found(id);
+  const auto store = call.shared->of<Store>();
+  if (!store->response(id, call.tenant)) throw not_found(id);
+  call.shared->of<BackgroundResponses>()->cancel(id);
+  if (!store->erase_response(id, call.tenant)) throw not_found(id);
   call.send({.body = dump_json({{"id", id}, {"object", "response"}, {"deleted", true}})});
 }
 
 void cancel(Call& call) {
   const std::string_view id = id_of(call, "/cancel");
-  if (!call.shared->of<Store>()->response(id, call.tenant)) throw not_found(id);
-  throw ApiError{.message = "Only responses with 'background' can be cancelled. Close the connection to end another."};
+  std::optional<StoredResponse> response = find(call, id);
+  if (!response) throw not_found(id);
+  Json body = parse_json(response->body);
+  if (body.at("background") != true) {
+    throw ApiError{.message =
+                       "Only responses with 'background' can be cancelled. Close the connection to end another."};
+  }
+  // One that has ended stays as it is.
+  if (!in_progress(body) || !call.shared->of<BackgroundResponses>()->cancel(id)) {
+    return call.send({.body = find(call, id).value_or(*response).body});
+  }
+  end(body, "cancelled");
+  response->body = dump_json(body);
+  const auto client = LateAnswer::start(call.reply, call.running);
+  call.shared->of<Store>()->put(*response, [client, text = response->body](const ApiError* error) {
+    error != nullptr ? client->abort(*error) : client->send({.body = text});
+  });
 }
 
 const EndpointInfo get_endpoint{.name = "response",
@@ -66,7 +106,7 @@ const EndpointInfo delete_endpoint{.name = "response delete",
 const EndpointInfo cancel_endpoint{.name = "response cancel",
                                    .dialect = &kOpenAi,
                                    .paths = {"/v1/responses/*"},
-                                   .help = "refuses to cancel a response: none runs in the background",
+                                   .help = "ends a response that is computed in the background",
                                    .run = cancel};
 const Registry<EndpointInfo> registered_get{get_endpoint}, registered_delete{delete_endpoint},
     registered_cancel{cancel_endpoint};
