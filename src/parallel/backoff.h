@@ -10,7 +10,8 @@
 namespace sluice {
 
 // What comes soon is found at once. Who waits for long sleeps between the looks, for a sixteenth of the time waited so
-// far: that delays nothing by more than 6 %, and an idle rank takes 0.2 % of a CPU.
+// far: that delays nothing by more than 6 %. An idle rank looks 250 times a second, which takes 0.6 % of a CPU with
+// MPI.
 class Backoff {
  public:
   // `spins`: whether the first looks follow each other without sleep; not if others need this CPU to go on.
@@ -24,7 +25,7 @@ class Backoff {
       _mm_pause();
       return;
     }
-    std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(waited / 16, 10us, 2000us));
+    std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(waited / 16, 10us, 4000us));
   }
 
  private:

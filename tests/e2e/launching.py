@@ -19,9 +19,10 @@ def mpirun(ranks: int, *options: str) -> list[str]:
 
 def environment_of(pid: int) -> dict[bytes, bytes]:
     try:
-        return dict(word.split(b"=", 1) for word in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if word)
-    except (OSError, ValueError):
+        words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
         return {}
+    return dict(word.split(b"=", 1) for word in words if b"=" in word)
 
 
 def launched_ranks(program: pathlib.Path, mark: str) -> dict[int, int]:

@@ -47,7 +47,8 @@ class Machines:
         for name in self.names:
             ip("netns", "add", name)
         ends = [f"slu{os.getpid() % 100000}{side}" for side in "ab"]
-        ip("link", "add", ends[0], "netns", self.names[0], "type", "veth", "peer", "name", ends[1], "netns", self.names[1])
+        near, far = ([end, "netns", name] for end, name in zip(ends, self.names))
+        ip("link", "add", *near, "type", "veth", "peer", "name", *far)
         for name, end, address in zip(self.names, ends, ADDRESSES):
             ip("-n", name, "addr", "add", f"{address}/24", "dev", end)
             ip("-n", name, "link", "set", "lo", "up")
@@ -103,7 +104,8 @@ def check_logits(machines: Machines):
 def check_answers(machines: Machines):
     rows = [json.loads(line) for line in (ROOT / "tests/goldens/minnow/minnow-6m-greedy.jsonl").open()][:8]
     for ways, ranks_each in ((["-tp", "2"], 1), (["-tp", "2", "-pp", "2"], 2)):
-        with Server(*ways, *MPI, "--dtype", "float32", launcher=machines.mpirun(ranks_each), env=environment()) as server:
+        launcher = machines.mpirun(ranks_each)
+        with Server(*ways, *MPI, "--dtype", "float32", launcher=launcher, env=environment()) as server:
             for row in rows:
                 answer = server.client().chat.completions.create(
                     model=server.name, messages=row["messages"], temperature=0, max_tokens=len(row["greedy_ids"])
@@ -117,9 +119,9 @@ def check_answers(machines: Machines):
 def check_loss(machines: Machines, victim: int):
     mark = uuid.uuid4().hex
     ways = ["-tp", "2", "--dtype", "float32"]
-    with Server(*ways, *MPI, launcher=machines.mpirun(1), env=environment(mark, 3)) as server:
+    with Server(*ways, *MPI, launcher=machines.mpirun(1), env=environment(mark, 1 + 2 * victim)) as server:
         stream = server.client().completions.create(
-            model=server.name, prompt="Once", max_tokens=1500, stream=True, temperature=0, extra_body={"ignore_eos": True}
+            model=server.name, prompt="Once", max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
         )
         next(stream)
         os.kill(launched_ranks(binary(), mark)[victim], signal.SIGKILL)
@@ -141,7 +143,8 @@ def check_loss(machines: Machines, victim: int):
 
 def bench(machines: Machines, model: str):
     arguments = ["bench", "latency", model, "-tp", "2", "--threads", "2"]
-    for name, command in (("one machine", [binary(), *arguments]), ("two", [*machines.mpirun(1), binary(), *arguments, *MPI])):
+    two = [*machines.mpirun(1), binary(), *arguments, *MPI]
+    for name, command in (("one machine", [binary(), *arguments]), ("two", two)):
         print(f"{name}:", flush=True)
         subprocess.run(command, check=True, env={**os.environ, **environment()}, timeout=300)
 

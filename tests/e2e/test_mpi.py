@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "never")
 MPI = ["--distributed-executor-backend", "mpi"]
 
 
-def run(ranks: int, *arguments: str, options: list[str] | None = None, timeout: float = 60) -> subprocess.CompletedProcess:
-    command = [*mpirun(ranks, *(options or [])), str(binary()), *arguments]
+def run(ranks: int, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess:
+    command = [*mpirun(ranks), str(binary()), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **ENVIRONMENT})
 
 
@@ -81,7 +81,7 @@ def test_logits_are_those_of_local_ranks(tmp_path):
 
 def test_other_commands():
     text = run(2, "run", str(MODEL), "What is 2 + 2?", "-tp", "2", *MPI)
-    alone = subprocess.run([binary(), "run", MODEL, "What is 2 + 2?", "-tp", "2"], capture_output=True, text=True, timeout=60)
+    alone = subprocess.run([binary(), "run", MODEL, "What is 2 + 2?", "-tp", "2"], capture_output=True, text=True)
     assert text.returncode == 0 and text.stdout.strip() == alone.stdout.strip() != "", text.stderr
     bench = run(2, "bench", "latency", str(MODEL), "-pp", "2", *MPI, timeout=120)
     assert bench.returncode == 0 and bench.stdout.count("backend") <= 1, bench.stderr
@@ -141,7 +141,7 @@ def test_values_of_vllm(value, status, message):
 def test_a_killed_rank_ends_requests_with_an_error(ways):
     with LaunchedServer(2, ways, "2", "--dtype", "float32") as server:
         stream = server.client().completions.create(
-            model=server.name, prompt="Once", max_tokens=1500, stream=True, temperature=0, extra_body={"ignore_eos": True}
+            model=server.name, prompt="Once", max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
         )
         next(stream)
         os.kill(server.ranks()[1], signal.SIGKILL)

@@ -83,8 +83,8 @@ void on_machines(const std::vector<int>& machines, const std::function<void(Comm
 }
 
 void all_collectives(Communicator& c) {
-  sums_of_many_sizes(c, 50);
-  mixed_rounds(c, 300);
+  sums_of_many_sizes(c, 20);
+  mixed_rounds(c, 200);
   large_messages(c);
   c.leave();
 }
