@@ -29,6 +29,15 @@ sluice_static_library(libedit libedit-dev histedit.h libedit.a libbsd.a libmd.a 
 sluice_static_library(yaml_cpp libyaml-cpp-dev yaml-cpp/yaml.h libyaml-cpp.a)
 sluice_static_library(sqlite libsqlite3-dev sqlite3.h libsqlite3.a)
 sluice_static_library(openssl libssl-dev openssl/ssl.h libssl.a libcrypto.a)
+# Of Open MPI only the header is needed; the program opens the library when it needs it. Without the header, the program
+# refuses to run under mpirun.
+find_path(open_mpi_INCLUDE_DIR mpi.h PATH_SUFFIXES openmpi/include PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
+add_library(open_mpi INTERFACE)
+if(open_mpi_INCLUDE_DIR)
+  target_include_directories(open_mpi SYSTEM INTERFACE ${open_mpi_INCLUDE_DIR})
+else()
+  message(STATUS "mpi.h not found: no --distributed-executor-backend mpi (libopenmpi-dev has it)")
+endif()
 # Asio and Beast are compiled once instead of in every file that includes them.
 target_compile_definitions(boost_headers INTERFACE BOOST_ASIO_SEPARATE_COMPILATION BOOST_BEAST_SEPARATE_COMPILATION)
 target_link_libraries(boost_headers INTERFACE openssl)

@@ -73,8 +73,10 @@ struct EngineOptions {
   int data_parallel_size = 1;      // replicas of the model, of tensor_ * pipeline_parallel_size ranks each
   int data_parallel_rank = -1;     // the replica that this engine is, on its share of the devices; -1: all of them
   bool enable_expert_parallel = false;  // ranks have whole experts instead of a part of each expert
-  bool deterministic = false;           // make a row's bits independent of its batch; costs nothing on a CPU
-  int64_t seed = 0;                     // for requests without their own seed
+  // Who starts the ranks: local (rank 0, on its machine) or mpi (mpirun or srun, on one machine or several; CPU only).
+  std::string distributed_executor_backend = "local";
+  bool deterministic = false;  // make a row's bits independent of its batch; costs nothing on a CPU
+  int64_t seed = 0;            // for requests without their own seed
 };
 
 struct ServerOptions {
@@ -198,8 +200,8 @@ void visit(V&& v, EngineOptions& o) {
   v("backend", o.backend, "kernel backend (empty: the best for this machine)");
   v("device", o.device, "which device of the backend, counted from 0");
   v("tensor-parallel-size", o.tensor_parallel_size,
-    "processes of this machine that compute the model together, each with a part of its weights, on a GPU or a part of "
-    "the threads (scale-out.md)");
+    "processes that compute the model together, each with a part of its weights, on a GPU or a part of the threads "
+    "(scale-out.md)");
   v("pipeline-parallel-size", o.pipeline_parallel_size,
     "stages that divide the model's layers between them, each of --tensor-parallel-size processes (scale-out.md)");
   v("data-parallel-size", o.data_parallel_size,
@@ -209,6 +211,10 @@ void visit(V&& v, EngineOptions& o) {
     "load this replica of --data-parallel-size only, on its own devices (-1: all replicas)");
   v("enable-expert-parallel", o.enable_expert_parallel,
     "give each of --tensor-parallel-size processes whole experts instead of a part of each expert");
+  v("distributed-executor-backend", o.distributed_executor_backend,
+    "who starts these processes: local (the program itself, on its machine), or mpi (mpirun or srun, also on several "
+    "machines; CPU only, scale-out.md)",
+    {"local", "mpi"});
   v("deterministic", o.deterministic,
     "make a row's bits independent of its batch: always so on a CPU; selects the batch-invariant backend on a GPU");
   v("seed", o.seed, "seed for requests without their own");

@@ -55,6 +55,15 @@ std::optional<int> run_as_rank(int argc, char** argv) {
   return sluice::run_rank(std::atoi(argv[2]), std::atoi(argv[3]));
 }
 
+// Runs the chosen command, on rank 0 only if a launcher started several processes for it.
+int run_command(const CLI::App& app, const std::function<int()>& command) {
+  const CLI::App* chosen = &app;
+  while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands().front();
+  const auto options = sluice::cli::rank_options(*chosen);
+  const bool launched = options && options->distributed_executor_backend == "mpi";
+  return launched ? sluice::run_launched(*options, command) : command();
+}
+
 int run(int argc, char** argv) {
   using sluice::cli::Command;
   CLI::App app{"Sluice runs and serves large language models."};
@@ -73,7 +82,7 @@ int run(int argc, char** argv) {
     for (const auto& [name, value] : line.environment) ::setenv(name.c_str(), value.c_str(), 1);
     std::reverse(line.words.begin(), line.words.end());  // as CLI11 wants them
     app.parse(std::move(line.words));
-    return chosen();
+    return run_command(app, chosen);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help and --version
     fmt::print(stderr, "sluice: {}\n", e.what());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,9 @@ struct Command {
 void add_engine_options(CLI::App& app, EngineOptions& options);
 void add_server_options(CLI::App& app, ServerOptions& options);
 void add_route_options(CLI::App& app, route::RouteOptions& options);
+// The engine options of a parsed command that say how its ranks are started; others keep their defaults. nullopt: the
+// command has none of them.
+std::optional<EngineOptions> rank_options(const CLI::App& command);
 // Adds the positional MODEL; without one, the bundled demo model is used.
 void add_model(CLI::App& app, EngineOptions& options);
 

@@ -134,6 +134,20 @@ void add_route_options(CLI::App& app, route::RouteOptions& options) {
   visit_ranges(RangeAdder{app}, options);
 }
 
+std::optional<EngineOptions> rank_options(const CLI::App& command) {
+  EngineOptions options;
+  const auto read = [&command](const char* name, auto& value) {
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (option != nullptr && option->count() > 0) option->results(value);
+    return option != nullptr;
+  };
+  if (!read("--distributed-executor-backend", options.distributed_executor_backend)) return std::nullopt;
+  read("--tensor-parallel-size", options.tensor_parallel_size);
+  read("--pipeline-parallel-size", options.pipeline_parallel_size);
+  read("--data-parallel-size", options.data_parallel_size);
+  return options;
+}
+
 void add_model(CLI::App& app, EngineOptions& options) {
   app.add_option("model", options.model,
                  "folder or file of a checkpoint, or org/name[:revision or GGUF type] on the Hugging Face hub; without "

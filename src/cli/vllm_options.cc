@@ -17,7 +17,8 @@ using enum ForeignOption::Kind;
 using enum ForeignOption::Takes;
 
 constexpr std::string_view kOneProcess =
-    "one server starts all replicas and ranks of its machine; put servers of several machines behind sluice route";
+    "one server starts the replicas and ranks of its machine; on several, mpirun or srun start ranks (scale-out.md), "
+    "and sluice route joins servers";
 constexpr std::string_view kOneDevice =
     "one device computes the model; choose it with --device, or make the model smaller with --quantization";
 constexpr std::string_view kExperts = "one device holds all experts; --quantization makes them smaller";
@@ -124,6 +125,14 @@ std::string torch_files(const std::string& value) {
 std::string sampling_source(const std::string& value) {
   if (value == "auto" || value == "vllm" || value == "none") return value == "vllm" ? "none" : value;
   throw UsageError("a folder is not supported; give the values with --override-generation-config");
+}
+
+// vLLM starts ranks by multiprocessing (mp), runs one in its own process (uni), or leaves them to Ray or torchrun.
+std::string executor(const std::string& value) {
+  if (value == "local" || value == "mpi") return value;
+  if (value == "mp" || value == "uni") return "local";
+  throw UsageError(fmt::format(
+      "'{}' is not supported (expected one of: local, mpi, mp, uni); mpi starts ranks on several machines", value));
 }
 
 constexpr ForeignOption kOptions[] = {
@@ -271,15 +280,18 @@ constexpr ForeignOption kOptions[] = {
      "write \"additionalProperties\": false in the schema", "", "off"},
 
     // Parallelism
-    {"distributed-executor-backend", kValue, kRefused, "", kOneProcess, "", "mp uni"},
-    {"pipeline-parallel-size", kValue, kWorks, "pipeline-parallel-size", "stages on one machine, on CPUs", "-pp"},
+    {"distributed-executor-backend", kValue, kWorks, "distributed-executor-backend",
+     "mp and uni are local; mpi is for several machines; ray and external_launcher are refused", "", "", executor},
+    {"pipeline-parallel-size", kValue, kWorks, "pipeline-parallel-size", "stages on several machines with mpi, on CPUs",
+     "-pp"},
     {"master-addr", kValue, kRefused, "", kOneProcess},
     {"master-port", kValue, kRefused, "", kOneProcess},
     {"nnodes", kValue, kRefused, "", kOneProcess, "", "1"},
     {"node-rank", kValue, kRefused, "", kOneProcess, "-r", "0"},
     {"distributed-timeout-seconds", kValue, kRefused, "", kOneProcess},
     {"cpu-distributed-timeout-seconds", kValue, kRefused, "", kOneProcess},
-    {"tensor-parallel-size", kValue, kWorks, "tensor-parallel-size", "processes of one machine", "-tp"},
+    {"tensor-parallel-size", kValue, kWorks, "tensor-parallel-size",
+     "processes of one machine, on CPUs of several with --distributed-executor-backend mpi", "-tp"},
     {"decode-context-parallel-size", kValue, kRefused, "", kOneDevice, "-dcp", "1"},
     {"prefill-context-parallel-size", kValue, kRefused, "", kOneDevice, "-pcp", "1"},
     {"dcp-kv-cache-interleave-size", kValue, kRefused, "", kOneDevice, "", "1"},

@@ -492,7 +492,7 @@ class EngineImpl final : public TextEngine {
 
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::function<void(double)>& progress) {
   const RankPlace place = place_of(options, 0);
-  const int parts = place.count > 1 ? 1 : parse_numa(options.numa);
+  const int parts = place.count > 1 || ranks_of(options) > 1 ? 1 : parse_numa(options.numa);
   auto pool = std::make_unique<ThreadPool>(threads_of_rank(options, 0), /*pin=*/true, parts,
                                            place.count > 1 ? cpus_of(place) : std::vector<int>());
   set_memory_parts(pool->parts());

@@ -498,12 +498,7 @@ namespace {
 // Says which part of the model this process has: a stage is a run of as many ranks as divide its layers.
 void join_ranks(const EngineOptions& options, LoadPlan& plan, std::shared_ptr<Communicator> communicator) {
   const int size = options.tensor_parallel_size, stages = options.pipeline_parallel_size;
-  if (ranks_of(options) > Communicator::kMostRanks) {
-    throw Error(
-        ErrorCode::kInvalidRequest,
-        fmt::format("--tensor-parallel-size {} with --pipeline-parallel-size {}: {} ranks (expected at most {})", size,
-                    stages, ranks_of(options), Communicator::kMostRanks));
-  }
+  check_ranks(options);
   const int rank = communicator != nullptr ? communicator->rank() : 0;
   plan.ranks = {rank % size, size};
   plan.stage = {rank / size, stages};
@@ -547,6 +542,12 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   plan.device = &plan.backend->open(place.ordinal);
   plan.queue = plan.device->make_queue(pool);
   const bool host_accessible = plan.device->memory().host_accessible();
+  if (ranks > 1 && !host_accessible && options.distributed_executor_backend == "mpi") {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("--backend {} cannot be used with --distributed-executor-backend mpi: ranks on GPUs need "
+                            "each other's memory (expected local, or --backend cpu)",
+                            plan.backend->name));
+  }
   if (!host_accessible && !options.packed_cache.empty()) {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("--packed-cache needs a backend with weights in host memory, not {}", plan.backend->name));
@@ -721,6 +722,7 @@ LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const Loa
   if (loads_replicas(options)) {
     log::info("--data-parallel-size {}: this command needs one replica only", options.data_parallel_size);
   }
+  if (communicator == nullptr) check_launched(options);
   if (ranks_of(options) > 1 && communicator == nullptr) {
     plan_load(options, pool);  // what is wrong with the options or the model is reported once, before others start
     communicator = start_ranks(options);

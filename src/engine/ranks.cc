@@ -26,6 +26,7 @@
 #include "base/thread_pool.h"
 #include "engine/load.h"
 #include "engine/runner.h"
+#include "parallel/mpi.h"
 #include "parallel/share.h"
 #include "sluice/error.h"
 
@@ -80,6 +81,16 @@ EngineOptions options_of(const std::vector<std::byte>& message) {
   return options;
 }
 
+// Tells the ranks that wait for a batch to end: that is what the empty message means.
+void end_ranks(Communicator& communicator) {
+  try {
+    std::vector<std::byte> end;
+    if (!communicator.lost()) communicator.broadcast(end, 0);
+  } catch (const Error& e) {
+    log::debug("{}", e.what());  // a rank that is lost has ended, too
+  }
+}
+
 // The other ranks' processes, as seen by rank 0.
 class RankProcesses {
  public:
@@ -95,14 +106,9 @@ class RankProcesses {
     }
   }
 
-  // Ranks that wait for a batch end at once, as the empty message tells them to. A rank that does not end is killed.
+  // Ranks that wait for a batch end at once. A rank that does not end is killed.
   ~RankProcesses() {
-    try {
-      std::vector<std::byte> end;
-      if (!communicator_->lost()) communicator_->broadcast(end, 0);
-    } catch (const Error& e) {
-      log::debug("{}", e.what());  // a rank that is lost has ended, too
-    }
+    end_ranks(*communicator_);
     const auto limit = Clock::now() + kEndLimit;
     while (!processes_.empty() && Clock::now() < limit) {
       std::erase_if(processes_, [](const auto& process) { return ::waitpid(process.second, nullptr, WNOHANG) != 0; });
@@ -196,6 +202,49 @@ class Watch {
   std::thread thread_;
 };
 
+// What rank 0 knows of the ranks that a launcher started.
+struct Launched {
+  std::shared_ptr<Communicator> communicator{};  // null: no launcher started this process
+  RankPlace place{};
+  bool follow_model = false;  // the others have got the options of a model
+};
+
+Launched& launched() {
+  static Launched ranks;
+  return ranks;
+}
+
+[[noreturn]] void refuse_mpi(const std::string& why) {
+  throw Error(ErrorCode::kInvalidRequest, "--distributed-executor-backend mpi: " + why, "distributed_executor_backend",
+              "invalid_option");
+}
+
+// Throws unless a launcher started as many processes as the options need.
+void check_world(const EngineOptions& options, int processes) {
+  if (processes == ranks_of(options)) return;
+  refuse_mpi(fmt::format(
+      "the launcher started {} process{}, but --tensor-parallel-size {} x --pipeline-parallel-size {} needs {}",
+      processes, processes == 1 ? "" : "es", options.tensor_parallel_size, options.pipeline_parallel_size,
+      ranks_of(options)));
+}
+
+bool by_launcher(const EngineOptions& options) { return options.distributed_executor_backend == "mpi"; }
+
+// Ends the launched ranks. Their communicator stays, for the end of the processes.
+void end_launched(Communicator* communicator) { end_ranks(*communicator); }
+
+// Hands the options to the launched ranks. They end with the returned communicator.
+std::shared_ptr<Communicator> lead_launched(const EngineOptions& options) {
+  check_launched(options);
+  Launched& ranks = launched();
+  if (ranks.follow_model) refuse_mpi("the launched ranks compute one model (expected one, loaded once)");
+  check_world(options, ranks.communicator->size());
+  ranks.follow_model = true;
+  std::vector<std::byte> message = to_message(options);
+  ranks.communicator->broadcast(message, 0);
+  return {ranks.communicator.get(), end_launched};
+}
+
 // Binds this process to its share of the CPUs, so that the ranks' pinned threads do not meet on one.
 void bind_to(const std::vector<int>& cpus) {
   if (cpus.empty()) return;
@@ -209,7 +258,21 @@ void bind_to(const std::vector<int>& cpus) {
 
 int ranks_of(const EngineOptions& options) { return options.tensor_parallel_size * options.pipeline_parallel_size; }
 
+void check_ranks(const EngineOptions& options) {
+  if (ranks_of(options) <= Communicator::kMostRanks) return;
+  throw Error(ErrorCode::kInvalidRequest,
+              fmt::format("--tensor-parallel-size {} with --pipeline-parallel-size {}: {} ranks (expected at most {})",
+                          options.tensor_parallel_size, options.pipeline_parallel_size, ranks_of(options),
+                          Communicator::kMostRanks));
+}
+
+void check_launched(const EngineOptions& options) {
+  if (!by_launcher(options) || launched().communicator != nullptr) return;
+  refuse_mpi("only a command of the sluice program, with this option in its command line, can join launched ranks");
+}
+
 RankPlace place_of(const EngineOptions& options, int rank) {
+  if (by_launcher(options)) return launched().place;
   const int ranks = ranks_of(options);
   return {std::max(options.data_parallel_rank, 0) * ranks + rank, options.data_parallel_size * ranks};
 }
@@ -225,6 +288,9 @@ void set_rank_command(std::string command) { rank_command() = std::move(command)
 int threads_of_rank(const EngineOptions& options, int rank) {
   const RankPlace place = place_of(options, rank);
   int64_t total = options.threads;
+  if (total != 0 && by_launcher(options)) {
+    return static_cast<int>(std::max<int64_t>(1, share_of(total, rank, ranks_of(options)).count));
+  }
   if (total == 0) {
     if (place.count == 1) return 0;  // as many as the pool wants
     total = static_cast<int64_t>(cpus_by_node().size());
@@ -233,6 +299,7 @@ int threads_of_rank(const EngineOptions& options, int rank) {
 }
 
 std::shared_ptr<Communicator> start_ranks(const EngineOptions& options) {
+  if (by_launcher(options)) return lead_launched(options);
   if (rank_command().empty()) {
     const std::string_view option =
         options.tensor_parallel_size > 1 ? "tensor-parallel-size" : "pipeline-parallel-size";
@@ -245,15 +312,22 @@ std::shared_ptr<Communicator> start_ranks(const EngineOptions& options) {
   return {std::move(processes), communicator};
 }
 
-int run_rank(int fd, int rank) {
-  // Signals to the whole group are for rank 0, which ends the others when its requests are done.
+namespace {
+
+// Signals to the whole group are for rank 0, which ends the others when its requests are done. It also says what there
+// is to say.
+void leave_signals_and_log_to_rank_0() {
   ::signal(SIGINT, SIG_IGN);
   ::signal(SIGTERM, SIG_IGN);
-  log::set_level(log::Level::kError);  // rank 0 says the rest
-  const std::shared_ptr<Communicator> communicator = Communicator::join(fd, rank);
+  log::set_level(log::Level::kError);
+}
+
+int follow(const std::shared_ptr<Communicator>& communicator) {
+  const int rank = communicator->rank();
   try {
     std::vector<std::byte> message;
     communicator->broadcast(message, 0);
+    if (message.empty()) return 0;  // rank 0 ends without a model
     const EngineOptions options = options_of(message);
     const Watch watch(*communicator);
     const int threads = threads_of_rank(options, rank);
@@ -267,6 +341,96 @@ int run_rank(int fd, int rank) {
     communicator->fail(e.what());
     if (mine) log::error("rank {}: {}", rank, e.what());
     return 1;
+  }
+}
+
+}  // namespace
+
+int run_rank(int fd, int rank) {
+  leave_signals_and_log_to_rank_0();
+  return follow(Communicator::join(fd, rank));
+}
+
+namespace {
+
+// Where this process is among those of its machine that may use the same CPUs. Launchers often give each process CPUs
+// of its own.
+RankPlace place_among(Communicator& communicator, const std::vector<int>& machines) {
+  struct Cpus {
+    int machine = 0;
+    cpu_set_t set = {};
+  };
+  std::vector<Cpus> all(machines.size());
+  const auto me = static_cast<size_t>(communicator.rank());
+  Cpus mine{.machine = machines[me]};
+  CHECK(::sched_getaffinity(0, sizeof mine.set, &mine.set) == 0, "sched_getaffinity: {}", std::strerror(errno));
+  communicator.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  RankPlace place{.index = 0, .count = 0};
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].machine != mine.machine || CPU_EQUAL(&all[i].set, &mine.set) == 0) continue;
+    place.index += i < me ? 1 : 0;
+    ++place.count;
+  }
+  return place;
+}
+
+// Rank 0's command; ends the other ranks if it loaded no model that they follow. With a model they have ended.
+int lead(const std::shared_ptr<Communicator>& communicator, const std::function<int()>& command) {
+  const auto end = [&] {
+    if (!launched().follow_model) end_ranks(*communicator);
+  };
+  try {
+    const int status = command();
+    end();
+    return status;
+  } catch (...) {
+    end();
+    throw;
+  }
+}
+
+// A launcher ends all processes when one of them fails. Before that, rank 0 has time to end its requests and to say
+// what happened.
+constexpr auto kTimeForRank0 = std::chrono::seconds(3);
+constexpr int kUsage = 2;  // exit status after options that cannot be used
+
+}  // namespace
+
+int run_launched(const EngineOptions& options, const std::function<int()>& command) {
+  if (options.data_parallel_size > 1) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--data-parallel-size {} cannot be used with --distributed-executor-backend mpi: launch a "
+                            "server for each replica, behind sluice route",
+                            options.data_parallel_size));
+  }
+  check_ranks(options);
+  const std::shared_ptr<Mpi> mpi = Mpi::start();
+  const bool leads = mpi->rank() == 0;
+  if (!leads) leave_signals_and_log_to_rank_0();
+  const std::vector<int> machines = mpi->machines();
+  if (mpi->size() != ranks_of(options)) {  // all processes see that, and one says it
+    mpi->finish();
+    if (leads) check_world(options, mpi->size());
+    return kUsage;
+  }
+  const std::shared_ptr<Communicator> communicator = Communicator::connect(mpi, machines);
+  launched() = {.communicator = communicator, .place = place_among(*communicator, machines)};
+  const auto leave = [&] {
+    launched() = {};
+    if (!communicator->lost()) {
+      communicator->leave();
+      mpi->finish();
+    } else if (!leads) {
+      std::this_thread::sleep_for(kTimeForRank0);
+    }
+  };
+  try {
+    const int status = leads ? lead(communicator, command) : follow(communicator);
+    leave();
+    return status;
+  } catch (...) {
+    leave();
+    throw;
   }
 }
 

@@ -19,6 +19,7 @@ constexpr int64_t kGrain = 1 << 14;  // floats that are worth another thread
 struct Piece {
   int64_t row = 0, rows = 0;
   int64_t column = 0, columns = 0;
+  size_t bytes() const { return static_cast<size_t>(rows * columns) * sizeof(float); }
   Tensor of(const Tensor& matrix) const { return matrix.slice_rows(row, rows).slice_columns(column, columns); }
 };
 
@@ -69,7 +70,7 @@ void all_reduce(Queue& queue, Communicator& ranks, Tensor out, Tensor x, bool ac
       copy_rows_to(box + begin * piece.columns, piece.columns, from.f32() + begin * from.row_stride, from.row_stride,
                    end - begin, piece.columns);
     });
-    ranks.publish(tag(5, piece));
+    ranks.publish(tag(5, piece), piece.bytes());
     queue.threads().parallel_for(piece.rows, grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         sum_row(ranks, to.f32() + i * to.row_stride, i * piece.columns, piece.columns, accumulate);
@@ -93,7 +94,7 @@ void all_gather(Queue& queue, Communicator& ranks, Tensor out, Tensor x) {
       copy_rows_to(reinterpret_cast<float*>(ranks.outbox()), piece.columns, from.f32(), from.row_stride, piece.rows,
                    mine.columns);
     }
-    ranks.publish(tag(6, piece));
+    ranks.publish(tag(6, piece), mine.columns > 0 ? piece.bytes() : 0);
     queue.threads().parallel_for(ranks.size(), 1, [&](int64_t first, int64_t last) {
       for (int64_t rank = first; rank < last; ++rank) {
         const Share share = share_of(total, static_cast<int>(rank), ranks.size());

@@ -245,8 +245,8 @@ struct Server::Impl final : HttpHandler {
   void look() {
     if (draining) {
       shutdown();
-    } else if (engines_health().failed) {
-      log::error("the engine failed: the server ends");
+    } else if (const Health health = engines_health(); health.failed) {
+      log::error("the engine failed{}{}: the server ends", health.failure.empty() ? "" : ": ", health.failure);
       shutdown();
     }
     api.look(draining);

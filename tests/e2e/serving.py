@@ -27,13 +27,19 @@ def binary() -> pathlib.Path:
 class Server:
     """Usage: with Server("--max-num-seqs", "4") as server: server.client().chat...
 
-    With model None, the arguments name the models; `name` is then all names, with commas between them."""
+    With model None, the arguments name the models; `name` is then all names, with commas between them. A launcher is a
+    command that starts the server, as `mpirun -np 2` does; `process` is then the launcher's."""
 
     def __init__(
-        self, *args: str, env: dict | None = None, model: pathlib.Path | None = MODEL, ready_s: float = 120
+        self,
+        *args: str,
+        env: dict | None = None,
+        model: pathlib.Path | None = MODEL,
+        ready_s: float = 120,
+        launcher: list[str] | None = None,
     ):
         models = [] if model is None else [str(model)]
-        command = [str(binary()), "serve", *models, "--port", "0", *args]
+        command = [*(launcher or []), str(binary()), "serve", *models, "--port", "0", *args]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})}
         )

@@ -1,5 +1,5 @@
-// Collectives between processes and between threads: equal bits on all ranks, any sizes, many rounds; and ranks that
-// are killed, that end, or that go another way.
+// Collectives between processes, between threads and between machines: equal bits on all ranks, any sizes, many rounds;
+// and ranks that are killed, that end, or that go another way.
 #include "parallel/communicator.h"
 
 #include <gmock/gmock.h>
@@ -16,11 +16,13 @@
 #include <stdexcept>
 #include <thread>
 
+#include "parallel/collectives.h"
 #include "sluice/error.h"
 
 namespace sluice::communicator_test {
 namespace {
 
+using namespace collectives;
 using Clock = std::chrono::steady_clock;
 using Body = std::function<void(Communicator&)>;
 
@@ -88,94 +90,20 @@ void on_threads(int size, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The values that a rank adds in a round. Their sizes differ, so that the order of a sum shows in its bits.
-std::vector<float> values_of(int rank, int round, size_t size) {
-  std::mt19937 random(static_cast<unsigned>(1000 * round + rank));
-  std::normal_distribution<float> normal;
-  std::vector<float> values(size);
-  for (float& value : values) value = std::exp(4 * normal(random)) * (normal(random) < 0 ? -1.0f : 1.0f);
-  return values;
-}
-
-bool same_bytes(const void* a, const void* b, size_t bytes) { return bytes == 0 || std::memcmp(a, b, bytes) == 0; }
-
-void expect_sums(Communicator& c, int round, size_t size) {
-  std::vector<float> mine = values_of(c.rank(), round, size), want = values_of(0, round, size);
-  for (int rank = 1; rank < c.size(); ++rank) {
-    const std::vector<float> more = values_of(rank, round, size);
-    for (size_t i = 0; i < size; ++i) want[i] += more[i];
-  }
-  c.all_reduce_sum(mine);
-  EXPECT_TRUE(same_bytes(mine.data(), want.data(), size * sizeof(float))) << "round " << round << ", size " << size;
-}
-
-void sums_of_many_sizes(Communicator& c) {
-  std::mt19937 random(7);
-  const size_t most = Communicator::kOutboxBytes / sizeof(float);
-  int round = 0;
-  for (const size_t size : {size_t{0}, size_t{1}, size_t{17}, most - 1, most, most + 1, 2 * most + 333}) {
-    expect_sums(c, round++, size);
-  }
-  for (int i = 0; i < 300; ++i) expect_sums(c, round++, random() % 5000);
-}
-
 TEST(Communicator, SumsHaveEqualBitsOnAllProcesses) {
-  for (const int size : {1, 2, 3, 5}) on_processes(size, sums_of_many_sizes);
+  for (const int size : {1, 2, 3, 5}) on_processes(size, [](Communicator& c) { sums_of_many_sizes(c); });
 }
 
-TEST(Communicator, SumsHaveEqualBitsOnAllThreads) { on_threads(4, sums_of_many_sizes); }
-
-void mixed_rounds(Communicator& c) {
-  std::mt19937 random(11);  // equal on all ranks
-  for (int round = 0; round < 4000; ++round) {
-    const size_t size = random() % 100;
-    const int root = static_cast<int>(random() % static_cast<unsigned>(c.size()));
-    switch (random() % 4) {
-      case 0:
-        c.barrier();
-        break;
-      case 1:
-        expect_sums(c, round, size);
-        break;
-      case 2: {
-        const std::vector<std::byte> mine(size, static_cast<std::byte>(c.rank() + round));
-        std::vector<std::byte> all(size * static_cast<size_t>(c.size()));
-        c.all_gather(mine, all);
-        for (size_t i = 0; i < all.size(); ++i) {
-          ASSERT_EQ(all[i], static_cast<std::byte>(static_cast<int>(i / size) + round));
-        }
-        break;
-      }
-      default: {
-        std::vector<std::byte> message;
-        if (c.rank() == root) message.assign(size, static_cast<std::byte>(round));
-        c.broadcast(message, root);
-        ASSERT_EQ(message, std::vector<std::byte>(size, static_cast<std::byte>(round)));
-      }
-    }
-  }
+TEST(Communicator, SumsHaveEqualBitsOnAllThreads) {
+  on_threads(4, [](Communicator& c) { sums_of_many_sizes(c); });
 }
 
 TEST(Communicator, ManyRoundsOfAllCollectivesInTurn) {
-  on_processes(3, mixed_rounds);
-  on_threads(2, mixed_rounds);
+  on_processes(3, [](Communicator& c) { mixed_rounds(c); });
+  on_threads(2, [](Communicator& c) { mixed_rounds(c); });
 }
 
-TEST(Communicator, LargeMessagesGoInPieces) {
-  on_processes(3, [](Communicator& c) {
-    for (const size_t size : {Communicator::kOutboxBytes - 9, Communicator::kOutboxBytes - 8,
-                              Communicator::kOutboxBytes, 3 * Communicator::kOutboxBytes + 5}) {
-      std::vector<std::byte> message(3), want(size);
-      for (size_t i = 0; i < size; ++i) want[i] = static_cast<std::byte>(i % 251);
-      if (c.rank() == 1) message = want;
-      c.broadcast(message, 1);
-      ASSERT_TRUE(message == want) << size;
-      std::vector<std::byte> all(size * 3);
-      c.all_gather(message, all);
-      for (size_t rank = 0; rank < 3; ++rank) ASSERT_TRUE(same_bytes(all.data() + rank * size, want.data(), size));
-    }
-  });
-}
+TEST(Communicator, LargeMessagesGoInPieces) { on_processes(3, large_messages); }
 
 // A rank that is killed while others wait for it, or while nobody does, is named within two seconds.
 TEST(Communicator, AKilledRankIsAnErrorOnAllOthers) {
@@ -253,33 +181,9 @@ TEST(Communicator, ARankCanSayWhyItEnds) {
   }
 }
 
-// Two groups sum at the same time as messages go between them, and all ranks meet now and then.
-void groups_and_messages(Communicator& c) {
-  const int first = c.rank() / 2 * 2, peer = (c.rank() + 2) % 4;
-  const std::unique_ptr<Communicator> group = c.group(first, 2);
-  EXPECT_EQ(group->rank(), c.rank() - first);
-  EXPECT_EQ(group->size(), 2);
-  std::mt19937 random(13);  // equal on all ranks
-  for (int round = 0; round < 200; ++round) {
-    const size_t size = random() % 3000;
-    std::vector<float> sum = values_of(c.rank(), round, size), want = values_of(first, round, size);
-    group->all_reduce_sum(sum);
-    const std::vector<float> second = values_of(first + 1, round, size);
-    for (size_t i = 0; i < size; ++i) want[i] += second[i];
-    ASSERT_TRUE(same_bytes(sum.data(), want.data(), size * sizeof(float))) << "round " << round;
-    c.send(peer, std::as_bytes(std::span(sum)));
-    std::vector<float> other(size), expected = values_of(peer / 2 * 2, round, size);
-    c.receive(peer, std::as_writable_bytes(std::span(other)));
-    const std::vector<float> more = values_of(peer / 2 * 2 + 1, round, size);
-    for (size_t i = 0; i < size; ++i) expected[i] += more[i];
-    ASSERT_TRUE(same_bytes(other.data(), expected.data(), size * sizeof(float))) << "round " << round;
-    if (round % 20 == 0) c.barrier();
-  }
-}
-
 TEST(Communicator, GroupsAndMessages) {
-  on_processes(4, groups_and_messages);
-  on_threads(4, groups_and_messages);
+  on_processes(4, [](Communicator& c) { groups_and_messages(c); });
+  on_threads(4, [](Communicator& c) { groups_and_messages(c); });
 }
 
 // A sender may be ahead of its receiver by kLetters pieces.
