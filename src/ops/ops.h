@@ -82,7 +82,7 @@ struct LoraWeight {
   int64_t inner() const { return int64_t{parts} * rank; }
 
   // Of few rows, a device may keep up to kMostSums partial sums of each inner value.
-  static constexpr int64_t kMostSums = 8, kSummedRows = 256;
+  static constexpr int64_t kMostSums = 16, kSummedRows = 256;
   static constexpr int64_t inner_rows(int64_t tokens) {
     return std::max(tokens, std::min(tokens, kSummedRows) * kMostSums);
   }

@@ -312,6 +312,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   for (int i = static_cast<int>(blockIdx.z); i < groups.count(); i += static_cast<int>(gridDim.z)) {
     int slot = 0;
     const int count = groups.get(i, slot, lists[warp]);
+    if (first_tile * kTileRows >= count) continue;
     const Bf16* b = reinterpret_cast<const Bf16*>(w.b) + int64_t{slot} * outputs * w.rank;
     const auto operand = [&](int tile) { return first + g / 2 * 8 + tile * 2 + g % 2; };  // the output of column g
     const auto load_weights = [&](uint2(&to)[kTilesOfWarp], int j) {
