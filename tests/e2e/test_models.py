@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import json
+import pathlib
+import re
 import subprocess
 import time
 
@@ -91,6 +93,26 @@ def test_alternating_requests_of_several_threads(several):
     assert loads >= 4 and metrics["sluice:model_load_failures_total"] == 0
     assert metrics["sluice:requests_waiting_for_model"] == 0
     assert any("to make room for" in line for line in several.lines)
+
+
+def anonymous_memory(server):
+    status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) << 10
+
+
+def planned_memory(server):
+    return sum(value for name, value in server.metrics().items() if name.startswith("sluice:memory_bytes{"))
+
+
+def test_memory_stays_within_the_plan(several):
+    """Besides the plan, the program has memory for tokenizers, templates and threads: about 25 MiB here."""
+    uses = []
+    for _ in range(4):
+        for name in NAMES * 2:
+            vector(several) if name == "vectors" else say(several, name)
+        uses.append(anonymous_memory(several))
+        assert uses[-1] < planned_memory(several) + (48 << 20)
+    assert uses[-1] < uses[0] + (8 << 20)  # models that are unloaded leave nothing behind
 
 
 def test_names(several):

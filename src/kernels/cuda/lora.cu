@@ -1,11 +1,12 @@
 // Low-rank changes by adapters, in two kernels: the inner values of each row, then what they add to its outputs.
 //
-// bf16 matrices go through the tensor cores. A block takes 32 rows, and one adapter of theirs after the other; where
-// rows are few, the adapters are spread over blocks. The rows of an adapter are gathered in tiles of 16. For decode
-// steps both kernels are bound by latency. Therefore blocks share the inputs of few rows, and expand adds up their
-// sums; both kernels load their matrices while the kernel before them ends. For many rows they are bound by reading x,
-// and by reading and writing the outputs. fp32 matrices, and shapes that tensor-core operands do not fit, are
-// multiplied by one warp or one thread per number.
+// bf16 matrices go through the tensor cores, for tiles of 16 rows. Shrink takes one adapter of a tile after the other,
+// or where rows are few, each in a block of its own; expand takes all of them together. Rows without the adapter take
+// part as zeros. For decode steps both kernels are bound by latency. Therefore blocks of shrink share the inputs of few
+// rows, and expand adds up their sums; both load their matrices while the kernel before them ends, and their blocks are
+// small and few, so that all of them and the next kernel's can begin. For many rows they are bound by reading x, and by
+// reading and writing the outputs. fp32 matrices, and shapes that tensor-core operands do not fit, are multiplied by
+// one warp or one thread per number.
 //
 // Numbers in fp32 become two operands in bf16 that together have 16 bits of them.
 #include <type_traits>
@@ -23,9 +24,7 @@ using Bf16 = __nv_bfloat16;
 using ops::LoraWeight;
 
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kMostWarps = 16;                         // of a block of shrink
-constexpr int kRows = kWarp;                           // of a block, with tensor cores
-constexpr int kTileRows = 16;                          // of one adapter, in a tile
+constexpr int kRows = 16;                              // of a tile
 constexpr int kChunk = 32;                             // inputs that a warp takes at a time
 constexpr int64_t kFewRows = LoraWeight::kSummedRows;  // up to so many rows, blocks share adapters and inputs
 constexpr int kMostGridY = 65535;
@@ -92,34 +91,31 @@ __global__ void __launch_bounds__(kThreads) expand_each(const __grid_constant__ 
   to = from_f32<Out>(to_f32(to) + sum);
 }
 
-// The adapters of up to 32 rows.
+// The adapters of a tile's rows.
 class Groups {
  public:
   // Called by whole warps.
   __device__ Groups(const int32_t* slots, int64_t rows) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    slot_ = lane < rows ? slots[lane] : -1;
+    slot_ = lane < min(rows, int64_t{kRows}) ? slots[lane] : -1;
     same_ = __match_any_sync(~0u, slot_);
     first_ = __ballot_sync(~0u, slot_ >= 0 && __ffs(static_cast<int>(same_)) - 1 == lane);
+    with_adapter_ = __ballot_sync(~0u, slot_ >= 0);
   }
   __device__ int count() const { return __popc(first_); }
-  // The i-th adapter's slot. Writes which rows it has to `members` and returns their number.
-  __device__ int get(int i, int& slot, uint8_t* members) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  __device__ bool has_adapter(int row) const { return (with_adapter_ >> row & 1) != 0; }
+  // The i-th adapter's slot and, as bits, its rows.
+  __device__ void get(int i, int& slot, uint32_t& rows) const {
     uint32_t rest = first_;
     for (int before = 0; before < i; ++before) rest &= rest - 1;
-    const int leader = __ffs(static_cast<int>(rest)) - 1;
-    slot = __shfl_sync(~0u, slot_, leader);
-    const uint32_t rows = __shfl_sync(~0u, same_, leader);
-    __syncwarp();
-    if ((rows >> lane & 1) != 0) members[__popc(rows & ((1u << lane) - 1))] = static_cast<uint8_t>(lane);
-    __syncwarp();
-    return __popc(rows);
+    const int lane = __ffs(static_cast<int>(rest)) - 1;
+    slot = __shfl_sync(~0u, slot_, lane);
+    rows = __shfl_sync(~0u, same_, lane);
   }
 
  private:
   int slot_;
-  uint32_t same_, first_;
+  uint32_t same_, first_, with_adapter_;
 };
 
 // Splits two numbers into operands of mma.
@@ -167,89 +163,82 @@ class Start {
   bool waited_;
 };
 
-// Makes 8 * kTiles inner values of 32 rows, or their sums over a part of the inputs. `sums` blocks share the inputs in
-// chunks of kLoads * kChunk per warp. Warps' sums are added in order. Grid: (blocks of values, each by parts; 32 rows
-// each, by `tiles` blocks; adapters).
+// Makes 8 * kTiles inner values of a tile's rows, or their sums over a part of the inputs. `sums` blocks share the
+// inputs in chunks of kLoads * kChunk per warp. Warps' sums are added in order. Grid: (blocks of values, each by parts;
+// tiles; adapters).
 template <class X, int kTiles, int kLoads>
-__global__ void __launch_bounds__(kMostWarps* kWarp)
+__global__ void __launch_bounds__(kThreads)
     shrink_rows(const __grid_constant__ LoraWeight w, RowsOf<float> inner, RowsOf<const X> x, const int32_t* slots,
-                int64_t rows, int sums, int tiles, bool early) {
+                int64_t rows, int sums, bool early) {
   Start start(early);
-  __shared__ float warp_sums[kMostWarps][kTiles][kWarp * 4];
-  __shared__ uint8_t lists[kMostWarps][kRows];
+  __shared__ float warp_sums[kWarps][kTiles][kWarp * 4];
   const int part = static_cast<int>(blockIdx.x) % sums;
   const int first = static_cast<int>(blockIdx.x) / sums * 8 * kTiles;
-  const int64_t first_row = int64_t{blockIdx.y} / tiles * kRows;
-  const int first_tile = static_cast<int>(blockIdx.y) % tiles;
+  const int64_t first_row = int64_t{blockIdx.y} * kRows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4, t = lane % 4, k = static_cast<int>(w.k), values = w.parts * w.rank;
-  const int warps = static_cast<int>(blockDim.x) / kWarp, step = sums * warps * kLoads * kChunk;
-  const uint8_t* members = lists[warp];
-  const Groups groups(slots + first_row, min(rows - first_row, int64_t{kRows}));
+  const int step = sums * kWarps * kLoads * kChunk;
+  // A thread's values have one column, so that one scale is enough.
+  constexpr int kColumns = 8 * kTiles;
+  const int column = static_cast<int>(threadIdx.x) % kColumns, j = min(first + column, values - 1);
+  const Groups groups(slots + first_row, rows - first_row);
   for (int i = static_cast<int>(blockIdx.z); i < groups.count(); i += static_cast<int>(gridDim.z)) {
     int slot = 0;
-    const int count = groups.get(i, slot, lists[warp]);
+    uint32_t members = 0;
+    groups.get(i, slot, members);
     const Bf16* a = reinterpret_cast<const Bf16*>(w.a) + int64_t{slot} * values * k;
-    const float scale =
-        w.scales[slot * w.parts + min(first + static_cast<int>(threadIdx.x) % (8 * kTiles), values - 1) / w.rank];
-    for (int tile_row = first_tile * kTileRows; tile_row < count; tile_row += tiles * kTileRows) {
-      const int low_member = tile_row + g, high_member = low_member + 8;
-      const X* low_row = low_member < count ? x[first_row + members[low_member]] : nullptr;
-      const X* high_row = high_member < count ? x[first_row + members[high_member]] : nullptr;
-      float c[kTiles][4] = {};
-      for (int begin = (part * warps + warp) * kLoads * kChunk; begin < k; begin += step) {
-        uint4 weights[kLoads][kTiles];
+    const float scale = w.scales[slot * w.parts + j / w.rank];
+    const X* low_row = (members >> g & 1) != 0 ? x[first_row + g] : nullptr;
+    const X* high_row = (members >> (g + 8) & 1) != 0 ? x[first_row + g + 8] : nullptr;
+    float c[kTiles][4] = {};
+    for (int begin = (part * kWarps + warp) * kLoads * kChunk; begin < k; begin += step) {
+      uint4 weights[kLoads][kTiles];
 #pragma unroll
-        for (int load = 0; load < kLoads; ++load) {
-          const int at = begin + load * kChunk + 8 * t;  // k is a multiple of 8
+      for (int load = 0; load < kLoads; ++load) {
+        const int at = begin + load * kChunk + 8 * t;  // k is a multiple of 8
 #pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            const int64_t j = min(first + tile * 8 + g, values - 1);
-            weights[load][tile] = at < k ? *reinterpret_cast<const uint4*>(a + j * k + at) : uint4{};
-          }
-        }
-        start.wait();
-        Eight<X> low[kLoads], high[kLoads];
-#pragma unroll
-        for (int load = 0; load < kLoads; ++load) {
-          const int at = begin + load * kChunk + 8 * t;
-          low[load] = low_row != nullptr && at < k ? load_eight(low_row + at) : Eight<X>();
-          high[load] = high_row != nullptr && at < k ? load_eight(high_row + at) : Eight<X>();
-        }
-#pragma unroll
-        for (int load = 0; load < kLoads; ++load) {
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            multiply(c[tile], low[load].high, high[load].high, weights[load][tile]);
-            if constexpr (std::is_same_v<X, float>) {
-              multiply(c[tile], low[load].low, high[load].low, weights[load][tile]);
-            }
-          }
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const int64_t value = min(first + tile * 8 + g, values - 1);
+          weights[load][tile] = at < k ? *reinterpret_cast<const uint4*>(a + value * k + at) : uint4{};
         }
       }
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int n = 0; n < 4; ++n) warp_sums[warp][tile][lane * 4 + n] = c[tile][n];
-      }
-      __syncthreads();
       start.wait();
-      // A thread's values have one column, so that one scale is enough.
-      constexpr int kColumns = 8 * kTiles;
-      const int column = static_cast<int>(threadIdx.x) % kColumns, j = first + column;
-      for (int of = static_cast<int>(threadIdx.x) / kColumns; of < kTileRows;
-           of += static_cast<int>(blockDim.x) / kColumns) {
-        const int member = tile_row + of;
-        if (member >= count || j >= values) continue;
-        const int at = (of % 8 * 4 + column % 8 / 2) * 4 + of / 8 * 2 + column % 2;
-        float sum = 0;
-        for (int each = 0; each < warps; ++each) sum += warp_sums[each][column / 8][at];
-        inner[part * rows + first_row + members[member]][j] = scale * sum;
+      Eight<X> low[kLoads], high[kLoads];
+#pragma unroll
+      for (int load = 0; load < kLoads; ++load) {
+        const int at = begin + load * kChunk + 8 * t;
+        low[load] = low_row != nullptr && at < k ? load_eight(low_row + at) : Eight<X>();
+        high[load] = high_row != nullptr && at < k ? load_eight(high_row + at) : Eight<X>();
       }
-      __syncthreads();
+#pragma unroll
+      for (int load = 0; load < kLoads; ++load) {
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          multiply(c[tile], low[load].high, high[load].high, weights[load][tile]);
+          if constexpr (std::is_same_v<X, float>) {
+            multiply(c[tile], low[load].low, high[load].low, weights[load][tile]);
+          }
+        }
+      }
     }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int n = 0; n < 4; ++n) warp_sums[warp][tile][lane * 4 + n] = c[tile][n];
+    }
+    __syncthreads();
+    start.wait();
+    for (int row = static_cast<int>(threadIdx.x) / kColumns; row < kRows; row += kThreads / kColumns) {
+      if ((members >> row & 1) == 0 || first + column >= values) continue;
+      const int at = (row % 8 * 4 + column % 8 / 2) * 4 + row / 8 * 2 + column % 2;
+      float sum = 0;
+#pragma unroll
+      for (int each = 0; each < kWarps; ++each) sum += warp_sums[each][column / 8][at];
+      inner[part * rows + first_row + row][j] = scale * sum;
+    }
+    __syncthreads();
   }
-  if (blockIdx.y == 0 && blockIdx.z == 0) start.wait();  // others that have nothing to do need not wait
+  if (blockIdx.z == 0) start.wait();  // the others need not wait if they have nothing to do
 }
 
 // Eight outputs of a row, which are next to each other.
@@ -284,103 +273,108 @@ struct Outputs<Bf16> {
   }
 };
 
-constexpr int kRankChunk = 16;                      // inner values that an mma takes
-static_assert(kTileRows * kRankChunk == kThreads);  // a thread adds up one
-constexpr int kTilesOfWarp = 4;                     // of 8 outputs
+constexpr int kRankChunk = 16;                  // inner values that an mma takes
+static_assert(kRows * kRankChunk == kThreads);  // a thread adds up one
+constexpr int kTilesOfWarp = 4;                 // of 8 outputs
 constexpr int kOutputsOfWarp = kTilesOfWarp * 8, kOutputsOfBlock = kWarps * kOutputsOfWarp;
+constexpr int kAdaptersAhead = 4;  // whose matrices are loaded together
 
-// Adds the changes to 32 outputs per warp. Columns 2t and 2t + 1 of tile i are outputs 8t + 2i and 8t + 2i + 1, so that
-// lane t has 8 outputs that are next to each other. Its four operands of b are also next to each other, because the
-// order of inner values is free. Grid: (pieces of the outputs; 32 rows each, by `tiles` blocks; adapters).
+// Adds the changes of all adapters to 32 outputs per warp. Columns 2t and 2t + 1 of mma i are outputs 8t + 2i and
+// 8t + 2i + 1, so that lane t has 8 outputs that are next to each other. Its four operands of b are also next to each
+// other, because the order of inner values is free. Grid: (pieces of the outputs, tiles).
 template <class Out>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, 2)
     expand_rows(const __grid_constant__ LoraWeight w, RowsOf<Out> out, RowsOf<const float> inner, const int32_t* slots,
-                int64_t rows, int sums, int tiles, bool early) {
+                int64_t rows, int sums, bool early) {
   Start start(early);
-  __shared__ uint8_t lists[kWarps][kRows];
-  __shared__ alignas(16) Bf16 upper[kTileRows][kRankChunk], rest[kTileRows][kRankChunk];  // bits of inner values
-  const int64_t first_row = int64_t{blockIdx.y} / tiles * kRows;
-  const int first_tile = static_cast<int>(blockIdx.y) % tiles;
+  __shared__ alignas(16) Bf16 upper[kRows][kRankChunk], rest[kRows][kRankChunk];  // bits of inner values
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4, t = lane % 4, outputs = static_cast<int>(w.n);
   const int block_first = static_cast<int>(blockIdx.x) * kOutputsOfBlock, first = block_first + warp * kOutputsOfWarp;
   const int first_part = part_of(w, block_first);
   const int last_part = part_of(w, min(block_first + kOutputsOfBlock, outputs) - 1);
   const bool inside = first + 8 * t < outputs;
-  const uint8_t* members = lists[warp];
-  const Groups groups(slots + first_row, min(rows - first_row, int64_t{kRows}));
-  for (int i = static_cast<int>(blockIdx.z); i < groups.count(); i += static_cast<int>(gridDim.z)) {
-    int slot = 0;
-    const int count = groups.get(i, slot, lists[warp]);
-    if (first_tile * kTileRows >= count) continue;
-    const Bf16* b = reinterpret_cast<const Bf16*>(w.b) + int64_t{slot} * outputs * w.rank;
-    const auto operand = [&](int tile) { return first + g / 2 * 8 + tile * 2 + g % 2; };  // the output of column g
-    const auto load_weights = [&](uint2(&to)[kTilesOfWarp], int j) {
+  const auto operand = [&](int i) { return first + g / 2 * 8 + i * 2 + g % 2; };  // the output of column g
+  for (int64_t first_row = int64_t{blockIdx.y} * kRows; first_row < rows; first_row += int64_t{gridDim.y} * kRows) {
+    const Groups groups(slots + first_row, rows - first_row);
+    const int adapters = groups.count();
+    uint2 weights[kAdaptersAhead][kTilesOfWarp];
+    uint32_t members[kAdaptersAhead];
+    const auto load_weights = [&](int begin, int j) {
 #pragma unroll
-      for (int tile = 0; tile < kTilesOfWarp; ++tile) {
-        const int o = operand(tile);
-        const Bf16* from = b + int64_t{o} * w.rank + j;
-        to[tile] = o < outputs && j < w.rank ? *reinterpret_cast<const uint2*>(from) : uint2{};
+      for (int ahead = 0; ahead < kAdaptersAhead; ++ahead) {
+        members[ahead] = 0;
+        if (begin + ahead >= adapters) continue;
+        int slot = 0;
+        groups.get(begin + ahead, slot, members[ahead]);
+        const Bf16* b = reinterpret_cast<const Bf16*>(w.b) + int64_t{slot} * outputs * w.rank + j;
+#pragma unroll
+        for (int i = 0; i < kTilesOfWarp; ++i) {
+          const bool used = operand(i) < outputs && j < w.rank;
+          weights[ahead][i] = used ? *reinterpret_cast<const uint2*>(b + int64_t{operand(i)} * w.rank) : uint2{};
+        }
       }
     };
-    uint2 weights[kTilesOfWarp];
-    load_weights(weights, 4 * t);
+    load_weights(0, 4 * t);
     start.wait();
-    for (int tile_row = first_tile * kTileRows; tile_row < count; tile_row += tiles * kTileRows) {
-      const bool has_low = inside && tile_row + g < count, has_high = inside && tile_row + g + 8 < count;
-      Out* const low_row = has_low ? out[first_row + members[tile_row + g]] + first + 8 * t : nullptr;
-      Out* const high_row = has_high ? out[first_row + members[tile_row + g + 8]] + first + 8 * t : nullptr;
-      Outputs<Out> low, high;
-      if (has_low) low.load(low_row);
-      if (has_high) high.load(high_row);
-      float c[kTilesOfWarp][4] = {};
-      for (int part = first_part; part <= last_part; ++part) {
-        for (int begin = 0; begin < w.rank; begin += kRankChunk) {
-          __syncthreads();  // the values before are read
-          {
-            const int member = static_cast<int>(threadIdx.x) / kRankChunk;
-            const int value = static_cast<int>(threadIdx.x) % kRankChunk;
-            float terms[LoraWeight::kMostSums] = {};
-            if (tile_row + member < count && begin + value < w.rank) {
-              const int64_t row = first_row + members[tile_row + member];
+    Out* const low_row = inside && groups.has_adapter(g) ? out[first_row + g] + first + 8 * t : nullptr;
+    Out* const high_row = inside && groups.has_adapter(g + 8) ? out[first_row + g + 8] + first + 8 * t : nullptr;
+    Outputs<Out> low, high;
+    if (low_row != nullptr) low.load(low_row);
+    if (high_row != nullptr) high.load(high_row);
+    float c[kTilesOfWarp][4] = {};
+    for (int part = first_part; part <= last_part; ++part) {
+      for (int begin = 0; begin < w.rank; begin += kRankChunk) {
+        __syncthreads();  // the values before are read
+        {
+          const int row = static_cast<int>(threadIdx.x) / kRankChunk,
+                    value = static_cast<int>(threadIdx.x) % kRankChunk;
+          float terms[LoraWeight::kMostSums] = {};
+          if (groups.has_adapter(row) && begin + value < w.rank) {
 #pragma unroll
-              for (int each = 0; each < LoraWeight::kMostSums; ++each) {
-                if (each < sums) terms[each] = inner[each * rows + row][part * w.rank + begin + value];
-              }
+            for (int each = 0; each < LoraWeight::kMostSums; ++each) {
+              if (each < sums) terms[each] = inner[each * rows + first_row + row][part * w.rank + begin + value];
             }
-            float sum = terms[0];
-#pragma unroll
-            for (int each = 1; each < LoraWeight::kMostSums; ++each) sum += terms[each];
-            const Bf16 rounded = __float2bfloat16_rn(sum);
-            upper[member][value] = rounded;
-            rest[member][value] = __float2bfloat16_rn(sum - __bfloat162float(rounded));
           }
-          __syncthreads();
-          if (w.rank > kRankChunk && (begin > 0 || part > first_part || tile_row > first_tile * kTileRows)) {
-            load_weights(weights, begin + 4 * t);
-          }
-          const auto pair_of = [&](const Bf16(&values)[kTileRows][kRankChunk], int row) {
-            return *reinterpret_cast<const uint2*>(&values[row][4 * t]);
-          };
-          const uint2 a = pair_of(upper, g), after = pair_of(upper, g + 8);
-          const uint2 a_rest = pair_of(rest, g), after_rest = pair_of(rest, g + 8);
+          float sum = terms[0];
 #pragma unroll
-          for (int tile = 0; tile < kTilesOfWarp; ++tile) {
-            uint2 one = weights[tile];
-            if (first_part != last_part && (operand(tile) >= outputs || part_of(w, operand(tile)) != part)) one = {};
-            mma<Bf16>(c[tile], a.x, after.x, a.y, after.y, one.x, one.y);
-            mma<Bf16>(c[tile], a_rest.x, after_rest.x, a_rest.y, after_rest.y, one.x, one.y);
+          for (int each = 1; each < LoraWeight::kMostSums; ++each) sum += terms[each];
+          const Bf16 rounded = __float2bfloat16_rn(sum);
+          upper[row][value] = rounded;
+          rest[row][value] = __float2bfloat16_rn(sum - __bfloat162float(rounded));
+        }
+        __syncthreads();
+        const auto pair_of = [&](const Bf16(&values)[kRows][kRankChunk], int row) {
+          return *reinterpret_cast<const uint2*>(&values[row][4 * t]);
+        };
+        const uint2 a = pair_of(upper, g), after = pair_of(upper, g + 8);
+        const uint2 a_rest = pair_of(rest, g), after_rest = pair_of(rest, g + 8);
+        for (int adapter = 0; adapter < adapters; adapter += kAdaptersAhead) {
+          const bool loaded = begin == 0 && adapter == 0 && part == first_part;
+          const bool still = w.rank <= kRankChunk && adapters <= kAdaptersAhead;  // the first ones are there still
+          if (!loaded && !still) load_weights(adapter, begin + 4 * t);
+#pragma unroll
+          for (int ahead = 0; ahead < kAdaptersAhead; ++ahead) {
+            const uint32_t low_mask = 0u - (members[ahead] >> g & 1), high_mask = 0u - (members[ahead] >> (g + 8) & 1);
+            if (members[ahead] == 0) continue;
+#pragma unroll
+            for (int i = 0; i < kTilesOfWarp; ++i) {
+              uint2 b = weights[ahead][i];
+              if (first_part != last_part && (operand(i) >= outputs || part_of(w, operand(i)) != part)) b = {};
+              mma<Bf16>(c[i], a.x & low_mask, after.x & high_mask, a.y & low_mask, after.y & high_mask, b.x, b.y);
+              mma<Bf16>(c[i], a_rest.x & low_mask, after_rest.x & high_mask, a_rest.y & low_mask,
+                        after_rest.y & high_mask, b.x, b.y);
+            }
           }
         }
       }
-      float low_changes[8], high_changes[8];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) low_changes[j] = c[j / 2][j % 2], high_changes[j] = c[j / 2][2 + j % 2];
-      if (has_low) low.store(low_row, low_changes);
-      if (has_high) high.store(high_row, high_changes);
     }
+    float low_changes[8], high_changes[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) low_changes[i] = c[i / 2][i % 2], high_changes[i] = c[i / 2][2 + i % 2];
+    if (low_row != nullptr) low.store(low_row, low_changes);
+    if (high_row != nullptr) high.store(high_row, high_changes);
   }
-  if (blockIdx.y == 0 && blockIdx.z == 0) start.wait();
 }
 
 bool aligned(const Tensor& x, size_t bytes) {
@@ -396,49 +390,37 @@ bool suits_tensor_cores(const LoraWeight& w, Arithmetic arithmetic) {
 }
 
 constexpr int kLoadsOfFew = 4;
-constexpr int64_t kInputsOfWarp = kLoadsOfFew * kChunk;
 
 // The sums that an inner value is kept as: the number of blocks that share the inputs of few rows.
 int sums_of(const LoraWeight& w, int64_t rows, Arithmetic arithmetic) {
+  constexpr int64_t kInputsOfBlock = kWarps * kLoadsOfFew * kChunk;
   if (rows > kFewRows || !suits_tensor_cores(w, arithmetic)) return 1;
-  return static_cast<int>(std::clamp(pieces(w.k, kWarps * kInputsOfWarp), int64_t{1}, LoraWeight::kMostSums));
+  return static_cast<int>(std::clamp(pieces(w.k, kInputsOfBlock), int64_t{1}, LoraWeight::kMostSums));
 }
-
-unsigned most_adapters(const LoraWeight& w, int64_t rows) {  // of 32 rows
-  return static_cast<unsigned>(std::min({rows, int64_t{w.slots}, int64_t{kRows}}));
-}
-
-// The blocks that share the rows of one adapter among 32.
-int tiles_of(int64_t rows) { return rows > kTileRows && rows <= kFewRows ? 2 : 1; }
 
 template <class X>
 void shrink_on_tensor_cores(const Launch& l, const ops::LoraShrinkArgs& args, const int32_t* slots, int sums) {
   const LoraWeight& w = *args.weight;
   const int64_t rows = args.x.rows();
-  const int tiles = tiles_of(rows);
-  const auto launch = [&](auto kernel, int64_t values, unsigned adapters, int threads) {
-    const dim3 grid(static_cast<unsigned>(pieces(w.inner(), values) * sums),
-                    static_cast<unsigned>(pieces(rows, kRows) * tiles), adapters);
-    launch_pdl(l, "lora_shrink", kernel, grid, static_cast<unsigned>(threads), 0, w, rows_of<float>(args.inner),
-               rows_of<const X>(args.x), slots, rows, sums, tiles, l.captured);
+  const auto launch = [&](auto kernel, int64_t values, int64_t adapters) {
+    const dim3 grid(static_cast<unsigned>(pieces(w.inner(), values) * sums), static_cast<unsigned>(pieces(rows, kRows)),
+                    static_cast<unsigned>(adapters));
+    launch_pdl(l, "lora_shrink", kernel, grid, kThreads, 0, w, rows_of<float>(args.inner), rows_of<const X>(args.x),
+               slots, rows, sums, l.captured);
   };
-  if (rows > kFewRows) return launch(shrink_rows<X, 4, 2>, 32, 1, kThreads);
-  // The first loads of all warps cover as much of k as they can.
-  const bool large = w.k > sums * kWarps * kInputsOfWarp;
-  launch(shrink_rows<X, 2, kLoadsOfFew>, 16, most_adapters(w, rows), large ? kMostWarps * kWarp : kThreads);
+  if (rows > kFewRows) return launch(shrink_rows<X, 4, 2>, 32, 1);
+  launch(shrink_rows<X, 2, kLoadsOfFew>, 16, std::min({rows, int64_t{w.slots}, int64_t{kRows}}));
 }
 
 template <class Out>
 void expand_on_tensor_cores(const Launch& l, const ops::LoraExpandArgs& args, const int32_t* slots, int sums) {
   const LoraWeight& w = *args.weight;
-  const int64_t rows = args.out.rows();
-  const int tiles = tiles_of(rows);
-  const auto columns = static_cast<unsigned>(pieces(w.n, kOutputsOfBlock));
-  const auto windows = static_cast<unsigned>(pieces(rows, kRows));
-  const unsigned fill = static_cast<unsigned>(l.sm_count) * 16 / (columns * windows);  // adapters to keep SMs busy
-  const dim3 grid(columns, windows * static_cast<unsigned>(tiles), std::clamp(fill, 1u, most_adapters(w, rows)));
+  const int64_t rows = args.out.rows(), tiles = pieces(rows, kRows);
+  // Of many rows, a block takes several tiles, so that it finds the matrices in the L1 cache.
+  const dim3 grid(static_cast<unsigned>(pieces(w.n, kOutputsOfBlock)),
+                  static_cast<unsigned>(rows > kFewRows ? pieces(tiles, 4) : tiles));
   launch_pdl(l, "lora_expand", expand_rows<Out>, grid, kThreads, 0, w, rows_of<Out>(args.out),
-             rows_of<const float>(args.inner), slots, rows, sums, tiles, l.captured);
+             rows_of<const float>(args.inner), slots, rows, sums, l.captured);
 }
 
 // Calls f(T()) for the type, which is fp32 or bf16.
