@@ -1,16 +1,27 @@
 """Ranks that mpirun starts, for tests."""
 
+import functools
 import os
 import pathlib
 import shutil
+import subprocess
 
 # Root may run mpirun, as in a container.
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
+@functools.cache
 def missing() -> str:
     """Why mpirun cannot be used here; empty: it can."""
-    return "" if shutil.which("mpirun") else "mpirun is not installed (openmpi-bin has it)"
+    if not shutil.which("mpirun"):
+        return "mpirun is not installed (openmpi-bin has it)"
+    # Open MPI needs a host name and a network interface, which some containers lack.
+    try:
+        environment = {**os.environ, **ENVIRONMENT}
+        done = subprocess.run([*mpirun(2), "true"], capture_output=True, text=True, timeout=30, env=environment)
+    except subprocess.TimeoutExpired:
+        return "mpirun cannot start two processes here within 30 s"
+    return "" if done.returncode == 0 else f"mpirun cannot start two processes here: {done.stderr.strip()[-300:]}"
 
 
 def mpirun(ranks: int, *options: str) -> list[str]:

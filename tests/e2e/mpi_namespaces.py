@@ -33,6 +33,18 @@ def cannot_run() -> str:
         return "network namespaces need root"
     if shutil.which("ip") is None:
         return "ip is not installed (iproute2 has it)"
+    name = f"sluice-{os.getpid()}-probe"
+    probes = [
+        ["ip", "netns", "add", name],
+        ["ip", "-n", name, "link", "add", "near", "type", "veth", "peer", "name", "far"],
+        ["ip", "netns", "exec", name, "unshare", "--uts", "true"],
+        ["ip", "netns", "delete", name],
+    ]
+    for probe in probes:
+        done = subprocess.run(probe, capture_output=True, text=True)
+        if done.returncode != 0:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+            return f"`{' '.join(probe)}` fails here: {done.stderr.strip()[-200:]}"
     return ""
 
 
