@@ -88,7 +88,7 @@ def test_packed_weights_that_shrink_end_the_server_in_order(tmp_path):
         answer = httpx.post(server.url + "/v1/completions", json=body, timeout=30)
         assert answer.status_code == 500
         assert str(cache) not in answer.text
-        assert server.wait() == 1
+        assert server.wait() == serving.ENGINE_FAILED
     assert any(f"{packed}: the file became shorter" in line for line in server.lines)
 
 
@@ -104,7 +104,7 @@ def test_model_that_shrinks_while_it_is_mapped(tmp_path):
             status = 0
         assert status in (200, 500)  # 200: nothing of the file is needed any more
         if status == 500:
-            assert server.wait() == 1
+            assert server.wait() == serving.ENGINE_FAILED
 
 
 def test_damaged_packed_weights_are_packed_again(tmp_path):
