@@ -138,11 +138,14 @@ PooledText last_tokens(const Engine& engine, std::string_view text, size_t limit
   std::vector<TokenId> tokens = engine.tokenize(text, false);
   // The model wants the same around any text.
   const std::vector<TokenId> inner = engine.tokenize("a", false), whole = engine.encode("a", {}, 0).tokens;
-  const auto found = std::ranges::search(whole, inner);
+  const auto found = std::search(whole.begin(), whole.end(), inner.begin(), inner.end());
+  if (found == whole.end()) {
+    throw invalid_value("truncation_side", "Invalid value: 'left' is not supported by this model's tokenizer.");
+  }
   const auto added = whole.size() - inner.size();
   if (tokens.size() + added > limit) keep(tokens, limit > added ? limit - added : 0, /*end=*/true);
-  tokens.insert(tokens.begin(), whole.begin(), found.begin());
-  tokens.insert(tokens.end(), found.end(), whole.end());
+  tokens.insert(tokens.begin(), whole.begin(), found);
+  tokens.insert(tokens.end(), found + std::ssize(inner), whole.end());
   return {.tokens = std::move(tokens), .types = {}};
 }
 
