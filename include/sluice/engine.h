@@ -130,10 +130,9 @@ class Engine {
   // The same for models of another task than kGenerate; one result follows. A model of one kind refuses the other's
   // requests with kInvalidRequest.
   virtual RequestId embed(PoolingRequest request, PoolingSink sink) = 0;
-  // Tokens of a text, or of a pair of texts, for embed(), with what the model wants around them. The limit is
-  // `truncate` tokens, or max_model_len if `truncate` is 0. Longer texts are cut off at the end if `truncate` is above
-  // 0, else they are an error.
-  virtual PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const = 0;
+  // Tokens of a text, or of a pair of texts, for embed(), with what the model wants around them.
+  virtual PooledText encode(std::string_view text, std::optional<std::string_view> pair,
+                            const Truncation& truncation) const = 0;
   // Adapters (LoRA) of a model that was loaded with enable_lora; requests name them (Request::adapter). load_adapter
   // reads a folder in the format of Hugging Face's peft. It throws Error(kInvalidRequest) if the name is taken or the
   // engine has no adapters, and what a folder that cannot be used is: kNotFound, kCorruptFile, kUnsupportedModel.

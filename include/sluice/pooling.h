@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -19,6 +20,21 @@ struct PooledText {
   std::vector<TokenId> tokens{};
   std::vector<int32_t> types{};  // token type (0 or 1) of each token; empty: all 0
 };
+
+// What becomes of a text with too many tokens.
+struct Truncation {
+  int tokens = 0;         // the text is cut to so many; 0: it is an error if it has more than max_model_len
+  bool keep_end = false;  // the text is cut at its beginning, not at its end; pairs are always cut at their ends
+};
+
+// Keeps `count` tokens of at least as many: the first ones, or the last ones.
+inline void keep_tokens(std::vector<TokenId>& tokens, size_t count, bool end) {
+  if (end) {
+    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(count));
+  } else {
+    tokens.resize(count);
+  }
+}
 
 struct PoolingRequest {
   std::string id{};                 // for logs; need not be unique

@@ -33,7 +33,7 @@ std::string text_of(const Json& row, const char* name) {
 PooledText read_line(const Engine& engine, const Arguments& a, const std::string& line) {
   const Json row = parse_json(line);
   if (row.is_object() && row.contains("query")) {
-    return engine.encode(text_of(row, "query"), text_of(row, "document"), a.truncate);
+    return engine.encode(text_of(row, "query"), text_of(row, "document"), {.tokens = a.truncate});
   }
   if (!row.is_string() && !row.is_object()) throw Error(ErrorCode::kInvalidRequest, "expected a string or an object");
   const ModelInfo& model = engine.model();
@@ -43,7 +43,7 @@ PooledText read_line(const Engine& engine, const Arguments& a, const std::string
     throw Error(ErrorCode::kInvalidRequest, fmt::format("the model has no prompt '{}'", name));
   }
   const std::string text = row.is_string() ? row.get<std::string>() : text_of(row, "text");
-  return engine.encode(name.empty() ? text : prompt->second + text, {}, a.truncate);
+  return engine.encode(name.empty() ? text : prompt->second + text, {}, {.tokens = a.truncate});
 }
 
 Json to_row(const PoolingResult& result, Task task) {

@@ -209,8 +209,9 @@ int serve(Arguments a) {
   server::check_store(a.server);
   const bool demo = entries.size() == 1 && entries.front().engine.model.empty();
   for (ModelEntry& entry : entries) make_local(entry.engine);
-  if (demo)
+  if (demo) {
     fmt::print("This is the demo model. For another one: sluice serve MODEL, a folder, a GGUF file or org/name.\n");
+  }
   const ModelEntry& first = entries.front();
   if (entries.size() == 1 && !first.on_demand && first.idle_seconds == 0) {
     return serve_one(a.server, first, std::move(loading));

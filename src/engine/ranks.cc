@@ -214,11 +214,6 @@ Launched& launched() {
   return ranks;
 }
 
-[[noreturn]] void refuse_mpi(const std::string& why) {
-  throw Error(ErrorCode::kInvalidRequest, "--distributed-executor-backend mpi: " + why, "distributed_executor_backend",
-              "invalid_option");
-}
-
 // Throws unless a launcher started as many processes as the options need.
 void check_world(const EngineOptions& options, int processes) {
   if (processes == ranks_of(options)) return;

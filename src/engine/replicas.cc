@@ -43,8 +43,9 @@ class Replicas final : public Engine {
   std::string token_bytes(TokenId token) const override { return first().token_bytes(token); }
   std::string render_chat(const ChatPrompt& chat) const override { return first().render_chat(chat); }
   std::string tokenizer_config() const override { return first().tokenizer_config(); }
-  PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const override {
-    return first().encode(text, pair, truncate);
+  PooledText encode(std::string_view text, std::optional<std::string_view> pair,
+                    const Truncation& truncation) const override {
+    return first().encode(text, pair, truncation);
   }
   Request chat_request(ChatRequest chat) const override { return first().chat_request(std::move(chat)); }
 

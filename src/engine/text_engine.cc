@@ -161,7 +161,9 @@ Request TextEngine::chat_request(ChatRequest chat) const {
   return std::move(request);
 }
 
-PooledText TextEngine::encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const {
+PooledText TextEngine::encode(std::string_view text, std::optional<std::string_view> pair,
+                              const Truncation& truncation) const {
+  const int truncate = truncation.tokens;
   const auto most = static_cast<size_t>(info_.max_model_len);
   const size_t limit = truncate > 0 ? std::min(most, static_cast<size_t>(truncate)) : most;
   std::vector<TokenId> first = tokenizer_->encode(text, false, {.most = pool_->threads()});
@@ -178,7 +180,9 @@ PooledText TextEngine::encode(std::string_view text, std::optional<std::string_v
     out = {.tokens = std::move(joined.tokens), .types = std::move(joined.types)};
   } else {
     const size_t added = tokenizer_->surround({}).size();
-    if (truncate > 0 && first.size() + added > limit) first.resize(limit > added ? limit - added : 0);
+    if (truncate > 0 && first.size() + added > limit) {
+      keep_tokens(first, limit > added ? limit - added : 0, truncation.keep_end);
+    }
     out.tokens = tokenizer_->surround(std::move(first));
   }
   if (out.tokens.size() <= limit) return out;

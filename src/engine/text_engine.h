@@ -26,7 +26,8 @@ class TextEngine : public Engine {
   std::string render_chat(const ChatPrompt& chat) const override;
   std::string tokenizer_config() const override { return config_; }
   Request chat_request(ChatRequest chat) const override;
-  PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const override;
+  PooledText encode(std::string_view text, std::optional<std::string_view> pair,
+                    const Truncation& truncation) const override;
 
  protected:
   TextEngine(std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text);

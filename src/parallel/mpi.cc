@@ -22,11 +22,6 @@
 namespace sluice {
 namespace {
 
-[[noreturn]] void refuse(const std::string& why) {
-  throw Error(ErrorCode::kInvalidRequest, "--distributed-executor-backend mpi: " + why, "distributed_executor_backend",
-              "invalid_option");
-}
-
 #if SLUICE_MPI
 
 // What Open MPI's launcher and Slurm with PMIx tell the processes that they start.
@@ -62,10 +57,10 @@ struct Library {
   // The plugins of Open MPI find its symbols only if they are global.
   Library() {
     void* library = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);
-    if (library == nullptr) refuse(fmt::format("cannot load Open MPI ({}); install libopenmpi3", dlerror()));
+    if (library == nullptr) refuse_mpi(fmt::format("cannot load Open MPI ({}); install libopenmpi3", dlerror()));
     const auto load = [&](const char* name, auto& symbol) {
       symbol = reinterpret_cast<std::remove_reference_t<decltype(symbol)>>(dlsym(library, name));
-      if (symbol == nullptr) refuse(fmt::format("libmpi.so.40 has no {}", name));
+      if (symbol == nullptr) refuse_mpi(fmt::format("libmpi.so.40 has no {}", name));
     };
     load("MPI_Init_thread", init_thread), load("MPI_Finalize", finalize);
     load("MPI_Comm_rank", comm_rank), load("MPI_Comm_size", comm_size);
@@ -87,7 +82,7 @@ class OpenMpi final : public Mpi {
   OpenMpi() {
     int provided = 0;
     check(mpi_.init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-    if (provided < MPI_THREAD_SERIALIZED) refuse("this Open MPI cannot be called by several threads");
+    if (provided < MPI_THREAD_SERIALIZED) refuse_mpi("this Open MPI cannot be called by several threads");
     mpi_.comm_set_errhandler(mpi_.world, mpi_.errors_return);
     // When a connection breaks, Open MPI 4 explains it through the launcher, inside of whatever call comes next. That
     // call does not return if the launcher is ending the ranks, and rank 0 could not end its requests.
@@ -208,12 +203,17 @@ class OpenMpi final : public Mpi {
 
 }  // namespace
 
+void refuse_mpi(const std::string& why) {
+  throw Error(ErrorCode::kInvalidRequest, "--distributed-executor-backend mpi: " + why, "distributed_executor_backend",
+              "invalid_option");
+}
+
 std::unique_ptr<Mpi> Mpi::start() {
 #if SLUICE_MPI
-  if (!launched()) refuse("no launcher started this process; start it by 'mpirun -np RANKS' or 'srun --mpi=pmix'");
+  if (!launched()) refuse_mpi("no launcher started this process; start it by 'mpirun -np RANKS' or 'srun --mpi=pmix'");
   return std::make_unique<OpenMpi>();
 #else
-  refuse("this program was built without Open MPI (install libopenmpi-dev and build it again, or use local)");
+  refuse_mpi("this program was built without Open MPI (install libopenmpi-dev and build it again, or use local)");
 #endif
 }
 

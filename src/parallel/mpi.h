@@ -3,11 +3,15 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "parallel/link.h"
 
 namespace sluice {
+
+// Throws Error(kInvalidRequest), which names the option that asks for MPI.
+[[noreturn]] void refuse_mpi(const std::string& why);
 
 class Mpi : public Link {
  public:

@@ -2,6 +2,9 @@
 #include "server/errors.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "base/log.h"
 #include "sluice/engine.h"
@@ -66,6 +69,12 @@ ApiError invalid_type(std::string path, std::string_view expected, const Json& g
 
 ApiError invalid_value(std::string path, std::string message) {
   return {.message = std::move(message), .param = std::move(path), .code = "invalid_value"};
+}
+
+void expect_one_of(std::string_view value, std::string path, std::span<const std::string_view> accepted) {
+  if (std::ranges::find(accepted, value) != accepted.end()) return;
+  throw invalid_value(std::move(path), fmt::format("Invalid value: '{}'. Supported values are: '{}'.", quotable(value),
+                                                   fmt::join(accepted, "', '")));
 }
 
 ApiError unsupported_parameter(std::string path, std::string_view reason) {

@@ -1,6 +1,7 @@
 // Errors of the API as values. Wordings and codes are those of OpenAI; dialects print them in their own form.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,8 @@ ApiError missing_parameter(std::string path);
 // expected: "an integer". The message also names the JSON type of `got`.
 ApiError invalid_type(std::string path, std::string_view expected, const Json& got);
 ApiError invalid_value(std::string path, std::string message);
+// Throws invalid_value unless the value is one of those that are accepted.
+void expect_one_of(std::string_view value, std::string path, std::span<const std::string_view> accepted);
 ApiError unsupported_parameter(std::string path, std::string_view reason);
 // `served`: the names that would have been found, for the message.
 ApiError model_not_found(std::string_view model, const std::vector<std::string>& served);

@@ -169,7 +169,9 @@ class FakeEngine : public Engine {
     return id;
   }
   // Bytes with kBos in front; a pair joined by kEos, the second text of type 1.
-  PooledText encode(std::string_view text, std::optional<std::string_view> pair, int truncate) const override {
+  PooledText encode(std::string_view text, std::optional<std::string_view> pair,
+                    const Truncation& truncation) const override {
+    const int truncate = truncation.tokens;
     PooledText out{.tokens = tokenize(text, true), .types = {}};
     out.types.assign(out.tokens.size(), 0);
     if (pair) {
@@ -178,7 +180,11 @@ class FakeEngine : public Engine {
       out.types.resize(out.tokens.size(), 1);
     }
     const auto most = static_cast<size_t>(truncate > 0 ? truncate : info_.max_model_len);
-    if (truncate > 0) out.tokens.resize(std::min(out.tokens.size(), most));
+    if (truncate > 0 && out.tokens.size() > most) {
+      const bool keep_end = truncation.keep_end && !pair;
+      keep_tokens(out.tokens, most, keep_end);
+      if (keep_end) out.tokens.front() = kBos;
+    }
     out.types.resize(out.tokens.size());
     if (out.tokens.size() <= most) return out;
     throw Error(ErrorCode::kInvalidRequest, "This model's maximum context length is exceeded.", "",

@@ -44,6 +44,12 @@ constexpr VectorType kTypes[] = {{"float", floats},
                                  {"ubinary", integers<ubinary_of>, true},
                                  {"base64", base64}};
 
+constexpr auto kTypeNames = [] {
+  std::array<std::string_view, std::size(kTypes)> names;
+  std::ranges::transform(kTypes, names.begin(), &VectorType::name);
+  return names;
+}();
+
 const VectorType& type_of(std::string_view name) { return *std::ranges::find(kTypes, name, &VectorType::name); }
 
 void set_types(Fields& f, const Json& v) {
@@ -52,21 +58,15 @@ void set_types(Fields& f, const Json& v) {
   for (size_t i = 0; i < v.size(); ++i) {
     const FieldPath inner = path[i];
     const std::string& name = expect_string(v[i], inner);
-    if (std::ranges::find(kTypes, name, &VectorType::name) == std::end(kTypes)) {
-      throw invalid_value(inner, fmt::format("Invalid value: '{}'. Supported values are: 'float', 'int8', 'uint8', "
-                                             "'binary', 'ubinary', 'base64'.",
-                                             quotable(name)));
-    }
+    expect_one_of(name, inner, kTypeNames);
     if (std::ranges::find(types, name) == types.end()) types.push_back(name);
   }
 }
 
 void set_truncation(Fields& f, const Json& v) {
   const auto& name = v.get_ref<const std::string&>();
-  if (name != "NONE" && name != "START" && name != "END") {
-    throw invalid_value(
-        "truncate", fmt::format("Invalid value: '{}'. Supported values are: 'NONE', 'START', 'END'.", quotable(name)));
-  }
+  constexpr std::string_view kEnds[] = {"NONE", "START", "END"};
+  expect_one_of(name, "truncate", kEnds);
   f.of<CohereFields>().truncate = name;
 }
 

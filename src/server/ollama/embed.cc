@@ -63,7 +63,7 @@ PooledText encode(Call& call, const std::string& text, bool truncate, const Fiel
   if (text.empty()) throw invalid_value(path, fmt::format("Invalid '{}': it has no text.", path.str()));
   const int context = call.info().max_model_len;
   if (!truncate) check_text_length(text.size(), context, path);
-  return call.engine().encode(text, std::nullopt, truncate ? context : 0);
+  return call.engine().encode(text, std::nullopt, {.tokens = truncate ? context : 0});
 }
 
 std::string numbers(const std::vector<float>& vector) {

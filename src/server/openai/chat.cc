@@ -229,12 +229,8 @@ void set_tool_choice(Fields& f, const Json& v) {
     if (name == function->end()) throw missing_parameter("tool_choice.function.name");
     expect_string(*name, inner / "name");
   } else {
-    const std::string& name = expect_string(v, path);
-    if (name != "none" && name != "auto" && name != "required") {
-      throw invalid_value(
-          "tool_choice",
-          fmt::format("Invalid value: '{}'. Supported values are: 'none', 'auto', 'required'.", quotable(name)));
-    }
+    constexpr std::string_view kChoices[] = {"none", "auto", "required"};
+    expect_one_of(expect_string(v, path), "tool_choice", kChoices);
   }
   f.of<ConversationFields>().tool_choice = v;
 }

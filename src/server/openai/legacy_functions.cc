@@ -20,9 +20,9 @@ void set_function_call(Fields& f, const Json& v) {
     const auto name = v.find("name");
     if (name == v.end()) throw missing_parameter("function_call.name");
     expect_string(*name, path / "name");
-  } else if (const std::string& name = expect_string(v, path); name != "none" && name != "auto") {
-    throw invalid_value("function_call",
-                        fmt::format("Invalid value: '{}'. Supported values are: 'none', 'auto'.", quotable(name)));
+  } else {
+    constexpr std::string_view kChoices[] = {"none", "auto"};
+    expect_one_of(expect_string(v, path), "function_call", kChoices);
   }
   f.of<LegacyFunctions>().function_call = v;
 }

@@ -27,11 +27,9 @@ void set_truncate(Fields& f, const Json& v) {
 }
 
 void set_truncation_side(Fields& f, const Json& v) {
+  constexpr std::string_view kSides[] = {"left", "right"};
   const auto& side = v.get_ref<const std::string&>();
-  if (side != "left" && side != "right") {
-    throw invalid_value("truncation_side",
-                        fmt::format("Invalid value: '{}'. Supported values are: 'left', 'right'.", quotable(side)));
-  }
+  expect_one_of(side, "truncation_side", kSides);
   f.of<PoolingFields>().keep_end = side == "left";
 }
 
@@ -57,10 +55,9 @@ constexpr Parameter kPairs[] = {refused("max_tokens_per_query", "[0]", "Use 'tru
 
 void set_encoding_format(Fields& f, const Json& v) {
   const auto& name = v.get_ref<const std::string&>();
+  constexpr std::string_view kFormats[] = {"float", "base64"};
+  expect_one_of(name, "encoding_format", kFormats);
   f.of<PoolingFields>().base64 = name == "base64";
-  if (name == "base64" || name == "float") return;
-  throw invalid_value("encoding_format",
-                      fmt::format("Invalid value: '{}'. Supported values are: 'float', 'base64'.", quotable(name)));
 }
 
 constexpr auto kInput = std::to_array<Parameter>({
@@ -115,37 +112,12 @@ std::string numbers_of(std::span<const float> values) {
   return out;
 }
 
-// Keeps so many of the tokens, which are more: the first ones, or the last ones.
-void keep(std::vector<TokenId>& tokens, size_t limit, bool end) {
-  if (end) {
-    tokens.erase(tokens.begin(), tokens.end() - static_cast<int64_t>(limit));
-  } else {
-    tokens.resize(limit);
-  }
-}
-
 // Cuts tokens that are whole as they are, if texts may be cut.
 PooledText cut(Call& call, std::vector<TokenId> tokens) {
   const auto context = static_cast<size_t>(call.info().max_model_len);
   const int asked = call.fields.of<PoolingFields>().truncate;
   const size_t limit = asked > 0 ? static_cast<size_t>(asked) : context;
-  if (asked != 0 && tokens.size() > limit) keep(tokens, limit, call.fields.of<PoolingFields>().keep_end);
-  return {.tokens = std::move(tokens), .types = {}};
-}
-
-// The end of a text, with what the model wants around it: `limit` tokens at most.
-PooledText last_tokens(const Engine& engine, std::string_view text, size_t limit) {
-  std::vector<TokenId> tokens = engine.tokenize(text, false);
-  // The model wants the same around any text.
-  const std::vector<TokenId> inner = engine.tokenize("a", false), whole = engine.encode("a", {}, 0).tokens;
-  const auto found = std::search(whole.begin(), whole.end(), inner.begin(), inner.end());
-  if (found == whole.end()) {
-    throw invalid_value("truncation_side", "Invalid value: 'left' is not supported by this model's tokenizer.");
-  }
-  const auto added = whole.size() - inner.size();
-  if (tokens.size() + added > limit) keep(tokens, limit > added ? limit - added : 0, /*end=*/true);
-  tokens.insert(tokens.begin(), whole.begin(), found);
-  tokens.insert(tokens.end(), found + std::ssize(inner), whole.end());
+  if (asked != 0 && tokens.size() > limit) keep_tokens(tokens, limit, call.fields.of<PoolingFields>().keep_end);
   return {.tokens = std::move(tokens), .types = {}};
 }
 
@@ -178,10 +150,8 @@ PooledText encode_text(Call& call, std::string_view text, std::optional<std::str
                         fmt::format("Invalid 'truncate_prompt_tokens': the model's limit is {} tokens.", context));
   }
   try {
-    if (truncate > 0 && !pair && call.fields.of<PoolingFields>().keep_end) {
-      return last_tokens(call.engine(), text, static_cast<size_t>(truncate));
-    }
-    return call.engine().encode(text, pair, truncate);
+    const bool keep_end = call.fields.of<PoolingFields>().keep_end;
+    return call.engine().encode(text, pair, {.tokens = truncate, .keep_end = keep_end});
   } catch (const Error& e) {
     if (!e.param.empty()) throw;
     throw Error(e.code, e.what(), path, e.reason);

@@ -56,11 +56,8 @@ void set_thinking(Fields& f, const Json& v) {
   const auto type = v.find("type");
   if (type == v.end()) throw missing_parameter("thinking.type");
   const std::string& name = expect_string(*type, path / "type");
-  if (name != "enabled" && name != "disabled") {
-    throw invalid_value(
-        "thinking.type",
-        fmt::format("Invalid value: '{}'. Supported values are: 'enabled', 'disabled'.", quotable(name)));
-  }
+  constexpr std::string_view kTypes[] = {"enabled", "disabled"};
+  expect_one_of(name, "thinking.type", kTypes);
   set_switch(f, name == "enabled", "thinking");
   for (const auto& [key, value] : v.items()) {
     if (key == "type" || value.is_null()) continue;

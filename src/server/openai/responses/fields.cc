@@ -80,10 +80,8 @@ void set_response_tool_choice(Fields& f, const Json& v) {
     f.of<ConversationFields>().names.chosen = "tool_choice.name";
   } else {
     const std::string& name = expect_string(v, path);
-    if (name != "none" && name != "auto" && name != "required") {
-      throw invalid_value(
-          path, fmt::format("Invalid value: '{}'. Supported values are: 'none', 'auto', 'required'.", quotable(name)));
-    }
+    constexpr std::string_view kChoices[] = {"none", "auto", "required"};
+    expect_one_of(name, path, kChoices);
     choice = name;
   }
   f.of<ResponseFields>().tool_choice = v;
