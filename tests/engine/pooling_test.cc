@@ -83,6 +83,20 @@ class PoolingEngineTest : public ::testing::Test {
   EngineOptions options;
 };
 
+// Wordpieces between [CLS] and [SEP], which stay.
+TEST_F(PoolingEngineTest, LongTextsAreCutAtEitherEnd) {
+  const auto engine = Engine::load(options);
+  const std::vector<TokenId> whole = engine->encode("one two three four five six", {}, {}).tokens;
+  ASSERT_EQ(whole.size(), 8u);
+  const auto cut = [&](int tokens, bool keep_end) {
+    return engine->encode("one two three four five six", {}, {.tokens = tokens, .keep_end = keep_end}).tokens;
+  };
+  EXPECT_EQ(cut(5, false), (std::vector<TokenId>{whole[0], whole[1], whole[2], whole[3], whole[7]}));
+  EXPECT_EQ(cut(5, true), (std::vector<TokenId>{whole[0], whole[4], whole[5], whole[6], whole[7]}));
+  EXPECT_EQ(cut(8, true), whole);
+  EXPECT_EQ(cut(2, true), (std::vector<TokenId>{whole[0], whole[7]}));
+}
+
 TEST_F(PoolingEngineTest, VectorsDoNotDependOnCompany) {
   options.max_num_batched_tokens = 90;
   options.max_num_seqs = 5;
