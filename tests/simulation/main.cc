@@ -55,6 +55,8 @@ Total run_seeds(const Options& options, uint64_t first) {
 
 int main(int argc, char** argv) {
   CLI::App app("Runs the server over a simulated model, machine and network, from seeds. Prints the seed that fails.");
+  // ./dev simulate has values of its own before those that it is given.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   Options options;
   uint64_t allocation = 0;
   app.add_option("--seed", options.seed, "first seed");
