@@ -387,8 +387,6 @@ int lead(const std::shared_ptr<Communicator>& communicator, const std::function<
 // A launcher ends all processes when one of them fails. Before that, rank 0 has time to end its requests and to say
 // what happened.
 constexpr auto kTimeForRank0 = std::chrono::seconds(3);
-constexpr int kUsage = 2;  // exit status after options that cannot be used
-
 }  // namespace
 
 int run_launched(const EngineOptions& options, const std::function<int()>& command) {
@@ -403,10 +401,10 @@ int run_launched(const EngineOptions& options, const std::function<int()>& comma
   const bool leads = mpi->rank() == 0;
   if (!leads) leave_signals_and_log_to_rank_0();
   const std::vector<int> machines = mpi->machines();
-  if (mpi->size() != ranks_of(options)) {  // all processes see that, and one says it
+  if (mpi->size() != ranks_of(options)) {  // all processes see that, and rank 0 says it
     mpi->finish();
     if (leads) check_world(options, mpi->size());
-    return kUsage;
+    return 0;  // a launcher ends all processes after the first failure, and rank 0's message could be lost
   }
   const std::shared_ptr<Communicator> communicator = Communicator::connect(mpi, machines);
   launched() = {.communicator = communicator, .place = place_among(*communicator, machines)};
