@@ -73,6 +73,8 @@ class Api {
   // the server ends. Throws std::bad_alloc, and is then to be called again.
   void look(bool ending);
 
+  // No request runs, not even one in the background.
+  bool idle() { return running_->empty(); }
   // Ends every running request with the error.
   void abort_all(const ApiError& error) { running_->abort_all(error); }
   // Cancels them and lets go of their replies.

@@ -20,6 +20,11 @@ void RunningGenerations::remove(RunningCall* call) {
   items_.erase(call);
 }
 
+bool RunningGenerations::empty() {
+  const std::lock_guard lock(mutex_);
+  return items_.empty();
+}
+
 std::vector<std::shared_ptr<RunningCall>> RunningGenerations::all() {
   std::vector<std::shared_ptr<RunningCall>> out;
   const std::lock_guard lock(mutex_);

@@ -62,6 +62,7 @@ class RunningGenerations {
  public:
   void add(const std::shared_ptr<RunningCall>& call);
   void remove(RunningCall* call);
+  bool empty();
   void abort_all(const ApiError& error);  // every call answers with the error; a stream sends it as an event
   void detach_all();                      // cancels all calls and releases their replies
 

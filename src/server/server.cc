@@ -245,6 +245,7 @@ struct Server::Impl final : HttpHandler {
   void look() {
     if (draining) {
       shutdown();
+      stop_if_idle();
     } else if (const Health health = engines_health(); health.failed) {
       log::error("the engine failed{}{}: the server ends", health.failure.empty() ? "" : ": ", health.failure);
       shutdown();
@@ -261,11 +262,19 @@ struct Server::Impl final : HttpHandler {
       models->stop_accepting();
       log::info("draining: up to {} ms for running requests", options.shutdown_timeout_ms);
       http.after(std::chrono::milliseconds(options.shutdown_timeout_ms), [this] { abort_running(); });
-      http.drain([this] { http.stop(); });
+      http.drain([this] {
+        clients_left = true;
+        stop_if_idle();
+      });
     } catch (...) {
       ending = false;  // see look()
       throw;
     }
+  }
+
+  // Responses in the background run without a client.
+  void stop_if_idle() {
+    if (clients_left && api.idle()) http.stop();
   }
 
   void abort_running() {
@@ -303,6 +312,7 @@ struct Server::Impl final : HttpHandler {
   const ServerOptions options;
   std::atomic<bool> draining{false};
   std::atomic<bool> ending{false};  // every step of the shutdown has been started
+  std::atomic<bool> clients_left{false};
   std::atomic<bool> aborted{false};
   HttpMetrics metrics;
   Router router;

@@ -1,4 +1,8 @@
 // OpenAI's Responses API: input, answers whole and streamed, stored responses.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "server/server_fixture.h"
 
 namespace sluice::responses_test {
@@ -249,6 +253,22 @@ TEST_F(Responses, InTheBackgroundUntilCancelled) {
   expect_error(get("/v1/responses/" + erased), 404, "", "");
   create(Json::object());  // what was stored before is written
   expect_error(get("/v1/responses/" + erased), 404, "", "");
+}
+
+TEST_F(Responses, TheServerEndsAfterThoseInTheBackground) {
+  engine.stalled = true;
+  create({{"background", true}});
+  std::atomic<bool> ended{false};
+  std::thread end([&] {
+    stop();
+    ended = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));  // several looks of the server
+  EXPECT_FALSE(ended);
+  EXPECT_EQ(engine.running(), 1);
+  engine.stalled = false;
+  end.join();
+  EXPECT_EQ(engine.cancelled, 0);
 }
 
 TEST_F(Responses, FaultsInTheBackgroundAreKept) {
