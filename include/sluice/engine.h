@@ -147,6 +147,9 @@ class Engine {
   // they hold. Thread-safe.
   virtual void reset_prefix_cache() {}
 
+  // The tenant's session needs its cached tokens no longer (Request::session). Unknown ones are ignored. Thread-safe.
+  virtual void end_session(std::string_view /*tenant*/, std::string_view /*session*/) {}
+
   // Ends a request with FinishReason::kAbort; its blocks are free within one step. Unknown ids are ignored.
   virtual void cancel(RequestId id) = 0;
 

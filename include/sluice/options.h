@@ -56,7 +56,10 @@ struct EngineOptions {
   double kv_cache_share = 1;  // part of that default which is taken: models that share a machine have less; no flag
   double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
   bool enable_prefix_caching = true;
+  int session_ttl = 600;  // seconds that cached tokens of a session stay without a turn, unless the request says so
+  double session_cache_share = 0.5;         // part of the KV cache that sessions may keep from others
   bool jump_ahead = true;                   // compute text that a grammar forces without sampling it
+  std::string speculative_config{};         // JSON object: how tokens are drafted (docs/speculative.md); empty: not
   std::string scheduling_policy = "fcfs";   // fcfs, priority, or another policy of the build
   bool enable_lora = false;                 // the model may have adapters, see --lora-modules
   int max_loras = 1;                        // adapters that sequences of one step may have together
@@ -183,7 +186,12 @@ void visit(V&& v, EngineOptions& o) {
   v("gpu-memory-utilization", o.gpu_memory_utilization,
     "fraction of the GPU's memory that may be used, including other processes' use");
   v("enable-prefix-caching", o.enable_prefix_caching, "reuse KV-cache blocks of equal prompt prefixes");
+  v("session-ttl", o.session_ttl, "seconds for which cached tokens of a session wait for its next turn (sessions.md)");
+  v("session-cache-share", o.session_cache_share, "part of the KV cache that waiting sessions may keep: 0 to 1");
   v("jump-ahead", o.jump_ahead, "compute text that a grammar forces without sampling its tokens");
+  v("speculative-config", o.speculative_config,
+    "JSON object: draft tokens that the model checks together, for example {\"method\": \"ngram\", "
+    "\"num_speculative_tokens\": 4} (speculative.md)");
   v("scheduling-policy", o.scheduling_policy,
     "order of waiting requests: fcfs (in turns among API keys), priority, or another policy of the build");
   v("enable-lora", o.enable_lora, "let requests use adapters (LoRA) of the model");

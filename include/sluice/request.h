@@ -43,6 +43,8 @@ enum class ThoughtStart {
   kClosed,  // the prompt has closed one: there is to be none
 };
 
+inline constexpr int kMostSessionSeconds = 7 * 24 * 3600;
+
 struct Request {
   std::string id{};                             // for logs; need not be unique
   std::vector<TokenId> prompt{};                // at least one token
@@ -66,7 +68,11 @@ struct Request {
   int priority = 0;                    // lower is served first under the priority policy
   std::string adapter{};               // name of a loaded adapter that changes the model; empty: none
   std::string cache_salt{};            // prefixes are shared only between equal salts
-  std::string tenant{};                // who asks: under fcfs, waiting requests of different tenants take turns
+  // The conversation that this request is a turn of: its cached tokens stay longer than others (docs/sessions.md).
+  // Empty: none. Names of different tenants are different sessions.
+  std::string session{};
+  std::chrono::milliseconds session_ttl{0};  // how long they stay without another turn; 0: the engine's default
+  std::string tenant{};                      // who asks: under fcfs, waiting requests of different tenants take turns
   // Past it the request ends with FinishReason::kAbort.
   std::optional<std::chrono::steady_clock::time_point> deadline{};
 };

@@ -42,7 +42,11 @@ std::optional<std::vector<BlockId>> BlockPool::take(int n) {
   std::vector<BlockId> taken;
   taken.reserve(n);
   while (static_cast<int>(taken.size()) < n) {
-    if (free_.empty()) evict(oldest_);
+    if (free_.empty() && idle_.oldest == kNoBlock) {
+      options_.on_pinned_needed();
+      CHECK(idle_.oldest != kNoBlock, "{} blocks are pinned, and {} more are needed", pinned_, n);
+    }
+    if (free_.empty()) evict(idle_.oldest);
     const BlockId block = free_.back();
     free_.pop_back();
     CHECK(uses_[block].holders == 0 && !uses_[block].in_prefix_cache, "block {} is not free", block);
@@ -100,6 +104,37 @@ void BlockPool::release(std::span<const BlockId> blocks) {
     } else {
       free_.push_back(blocks[i]);
     }
+  }
+}
+
+bool BlockPool::pinned(BlockId block) const {
+  const Node& node = nodes_[block];
+  return node.primary == kNoBlock ? node.pins > 0 : row_pins_.contains(node.primary);
+}
+
+void BlockPool::change_pins(BlockId primary, int rows, int by) {
+  for (BlockId block = primary; block != kNoBlock; block = nodes_[block].parent, --rows) {
+    CHECK(uses_[block].in_prefix_cache && nodes_[block].pins + by >= 0, "block {} is not pinned", block);
+    move_pinned({&block, 1}, [&] { nodes_[block].pins += by; });
+    if (rows <= 0 || options_.groups == 1) continue;
+    move_pinned(dependents(block), [&] {
+      if ((row_pins_[block] += by) == 0) row_pins_.erase(block);
+    });
+  }
+}
+
+// Changes whether blocks are pinned.
+template <class F>
+void BlockPool::move_pinned(std::span<const BlockId> blocks, F&& change) {
+  const auto idle = [this](BlockId block) { return block != kNoBlock && uses_[block].holders == 0; };
+  for (const BlockId block : blocks) {
+    if (idle(block)) remove_cached(block);
+    pinned_ -= block != kNoBlock && pinned(block);
+  }
+  change();
+  for (const BlockId block : blocks) {
+    if (idle(block)) append_cached(block);
+    pinned_ += block != kNoBlock && pinned(block);
   }
 }
 
@@ -201,6 +236,7 @@ void BlockPool::follow(BlockId primary, std::span<BlockId> row) {
       use.in_prefix_cache = true;
       nodes_[row[group]].primary = primary;
       place = row[group];
+      pinned_ += pinned(place);
     } else {
       share({&place, 1});
       release({&row[group], 1});
@@ -210,8 +246,9 @@ void BlockPool::follow(BlockId primary, std::span<BlockId> row) {
 }
 
 void BlockPool::reset_prefix_cache() {
-  while (oldest_ != kNoBlock) {
-    const BlockId block = oldest_;
+  CHECK(pinned_ == 0, "{} blocks are pinned", pinned_);
+  while (idle_.oldest != kNoBlock) {
+    const BlockId block = idle_.oldest;
     remove_cached(block);
     free_.push_back(block);
   }
@@ -226,6 +263,7 @@ BlockPoolStats BlockPool::stats() const {
           .free = free,
           .cached = cached_,
           .used = options_.blocks - free - cached_,
+          .pinned = pinned_,
           .query_tokens = query_tokens_,
           .hit_tokens = hit_tokens_,
           .evictions = evictions_};
@@ -233,17 +271,19 @@ BlockPoolStats BlockPool::stats() const {
 
 void BlockPool::append_cached(BlockId block) {
   Node& node = nodes_[block];
-  node.older = newest_;
+  Idle& list = pinned(block) ? idle_pinned_ : idle_;
+  node.older = list.newest;
   node.newer = kNoBlock;
-  (newest_ == kNoBlock ? oldest_ : nodes_[newest_].newer) = block;
-  newest_ = block;
+  (list.newest == kNoBlock ? list.oldest : nodes_[list.newest].newer) = block;
+  list.newest = block;
   ++cached_;
 }
 
 void BlockPool::remove_cached(BlockId block) {
   const Node& node = nodes_[block];
-  (node.older == kNoBlock ? oldest_ : nodes_[node.older].newer) = node.newer;
-  (node.newer == kNoBlock ? newest_ : nodes_[node.newer].older) = node.older;
+  Idle& list = pinned(block) ? idle_pinned_ : idle_;
+  (node.older == kNoBlock ? list.oldest : nodes_[node.older].newer) = node.newer;
+  (node.newer == kNoBlock ? list.newest : nodes_[node.newer].older) = node.older;
   --cached_;
 }
 

@@ -17,6 +17,9 @@
 // sequence with a window gives back the blocks that slid out of it and keeps what follows. Such a block can be evicted
 // before those after it; they leave the cache with it, because a prefix is found from its start.
 //
+// Cached blocks may be pinned: they are evicted only after on_pinned_needed() has unpinned them. A pinned primary block
+// has pinned parents, up to the root.
+//
 // Only primary blocks are hashed. Dependent blocks are found through them, if they are still there: one without a
 // holder is evicted alone, or with its primary block. A sequence that goes on from a prefix needs from each group only
 // what its layers will see.
@@ -54,6 +57,8 @@ struct BlockPoolOptions {
   std::string fingerprint{};                 // what the cached values depend on besides tokens: model, types
   int hash_bits = 256;                       // hashes are cut to so many bits; fewer than 256 only to test collisions
   std::function<void(BlockId)> on_forget{};  // a primary block left the prefix cache; may be null
+  // take() needs blocks, and only pinned ones are left: must unpin some that nobody holds.
+  std::function<void()> on_pinned_needed{};
 };
 
 struct BlockPoolStats {
@@ -61,6 +66,7 @@ struct BlockPoolStats {
   int free = 0;               // neither held nor in the prefix cache
   int cached = 0;             // in the prefix cache without a holder: available, and found until they are evicted
   int used = 0;               // held
+  int pinned = 0;             // cached blocks that are pinned, with and without a holder
   uint64_t query_tokens = 0;  // tokens looked up in the prefix cache
   uint64_t hit_tokens = 0;    // tokens found there
   uint64_t evictions = 0;
@@ -86,6 +92,13 @@ class BlockPool {
   int holders(BlockId block) const { return uses_[block].holders; }
   bool in_prefix_cache(BlockId block) const { return uses_[block].in_prefix_cache; }
 
+  // Pins a cached primary block and all before it in the tree, and the dependent blocks of the last `rows` of them.
+  // Pins are counted; unpin() takes the same ones away.
+  void pin(BlockId primary, int rows) { change_pins(primary, rows, 1); }
+  void unpin(BlockId primary, int rows) { change_pins(primary, rows, -1); }
+  int pinned() const { return pinned_; }
+  bool evicts_unpinned() const { return idle_.oldest != kNoBlock; }  // take() finds a cached block that is not pinned
+
   // Hashes of full blocks (block_size tokens each); the chain begins at root(salt).
   BlockHash root(const std::string& salt) const;
   BlockHash hash(const BlockHash& parent, std::span<const TokenId> tokens, std::string_view extra = {}) const;
@@ -109,7 +122,7 @@ class BlockPool {
   void commit_to_cache(std::span<BlockId> row, BlockId parent, const std::string& salt, const BlockHash& hash,
                        std::span<const TokenId> tokens, std::string_view extra = {});
 
-  // Empties the prefix cache. Held blocks stay with their holders.
+  // Empties the prefix cache, in which nothing may be pinned. Held blocks stay with their holders.
   void reset_prefix_cache();
 
   BlockPoolStats stats() const;
@@ -129,6 +142,11 @@ class BlockPool {
     BlockId parent = kNoBlock;
     BlockId first_child = kNoBlock;  // of the cached blocks whose parent this is
     BlockId next_sibling = kNoBlock, last_sibling = kNoBlock;
+    int32_t pins = 0;
+  };
+  // Cached blocks without a holder, by their last release.
+  struct Idle {
+    BlockId oldest = kNoBlock, newest = kNoBlock;
   };
   std::span<BlockId> dependents(BlockId primary) {
     return std::span(dependents_).subspan(first_dependent(primary), dependents_each());
@@ -140,6 +158,10 @@ class BlockPool {
   size_t first_dependent(BlockId primary) const { return static_cast<size_t>(primary) * dependents_each(); }
   bool matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens,
                std::string_view extra) const;
+  bool pinned(BlockId block) const;
+  void change_pins(BlockId primary, int rows, int by);
+  template <class F>
+  void move_pinned(std::span<const BlockId> blocks, F&& change);
   void cut(BlockHash& hash) const;
   void follow(BlockId primary, std::span<BlockId> row);
   void append_cached(BlockId block);
@@ -158,8 +180,9 @@ class BlockPool {
   std::vector<TokenId> tokens_;                      // [blocks, block_size] of cached primary blocks
   std::vector<BlockId> free_;                        // taken from the back
   std::unordered_map<BlockHash, BlockId, BlockHasher> by_hash_;
-  BlockId oldest_ = kNoBlock, newest_ = kNoBlock;  // cached blocks without a holder, by their last release
-  int cached_ = 0;
+  std::unordered_map<BlockId, int> row_pins_;  // of the dependent blocks of cached primary blocks
+  Idle idle_, idle_pinned_;
+  int cached_ = 0, pinned_ = 0;
   uint64_t query_tokens_ = 0, hit_tokens_ = 0, evictions_ = 0;
 };
 

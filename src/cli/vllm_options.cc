@@ -29,7 +29,7 @@ constexpr std::string_view kKernels = "the backend chooses its kernels; --backen
 constexpr std::string_view kNoCompiler = "kernels are compiled with the program, and graphs are captured as needed";
 constexpr std::string_view kOverlap = "the backend overlaps work by itself; leave the option out";
 constexpr std::string_view kGrammar = "one engine makes all grammars (structured-output.md)";
-constexpr std::string_view kSpeculation = "speculative decoding is not built in; leave the option out";
+constexpr std::string_view kSpeculation = "drafts are made of the text alone (speculative.md); leave the option out";
 constexpr std::string_view kTransfer = "caches and weights stay in one process; leave the option out";
 constexpr std::string_view kOffload =
     "weights stay on the device; --packed-cache maps them from a file on a CPU, --quantization makes them smaller";
@@ -96,6 +96,12 @@ std::string scaled(const std::string& value, double most, double scale, std::str
 
 std::string milliseconds(const std::string& value) { return scaled(value, 86'400, 1000, "seconds"); }
 std::string gibibytes(const std::string& value) { return scaled(value, 1 << 20, 1 << 30, "GiB"); }
+
+// Older versions of vLLM name the method in place of a draft model.
+std::string ngram_method(const std::string& value) {
+  if (value == "[ngram]") return "ngram";
+  throw UsageError(fmt::format("draft models are not supported, but '{}' is one (expected [ngram])", value));
+}
 
 // vLLM writes an adapter as name=folder or as {"name": ..., "path": ...}.
 std::string adapter(const std::string& value) {
@@ -530,19 +536,20 @@ constexpr ForeignOption kOptions[] = {
      "balanced"},
 
     // Speculation, transfer and others
-    {"speculative-config", kJson, kRefused, "", kSpeculation, "-sc"},
-    {"spec-method", kValue, kRefused, "", kSpeculation},
+    {"speculative-config", kJson, kWorks, "speculative-config", "the method is ngram", "-sc"},
+    {"spec-method", kValue, kWorks, "speculative-config.method", "the method is ngram"},
     {"spec-model", kValue, kRefused, "", kSpeculation},
-    {"spec-tokens", kValue, kRefused, "", kSpeculation},
-    {"speculative-model", kValue, kRefused, "", kSpeculation},
+    {"spec-tokens", kValue, kWorks, "speculative-config.num_speculative_tokens", ""},
+    {"speculative-model", kValue, kWorks, "speculative-config.method", "[ngram] is the method ngram", "", "",
+     ngram_method},
     {"speculative-model-quantization", kValue, kRefused, "", kSpeculation},
-    {"num-speculative-tokens", kValue, kRefused, "", kSpeculation},
+    {"num-speculative-tokens", kValue, kWorks, "speculative-config.num_speculative_tokens", ""},
     {"speculative-draft-tensor-parallel-size", kValue, kRefused, "", kSpeculation},
     {"speculative-disable-mqa-scorer", kFlag, kRefused, "", kSpeculation, "", "off"},
     {"speculative-max-model-len", kValue, kRefused, "", kSpeculation},
     {"speculative-disable-by-batch-size", kValue, kRefused, "", kSpeculation},
-    {"ngram-prompt-lookup-max", kValue, kRefused, "", kSpeculation},
-    {"ngram-prompt-lookup-min", kValue, kRefused, "", kSpeculation},
+    {"ngram-prompt-lookup-max", kValue, kWorks, "speculative-config.prompt_lookup_max", ""},
+    {"ngram-prompt-lookup-min", kValue, kWorks, "speculative-config.prompt_lookup_min", ""},
     {"spec-decoding-acceptance-method", kValue, kRefused, "", kSpeculation},
     {"typical-acceptance-sampler-posterior-threshold", kValue, kRefused, "", kSpeculation},
     {"typical-acceptance-sampler-posterior-alpha", kValue, kRefused, "", kSpeculation},

@@ -3,7 +3,9 @@
 #include "sluice/engine.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <ctime>
@@ -11,6 +13,7 @@
 #include <future>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <unordered_map>
@@ -39,6 +42,7 @@
 #include "hub/cache.h"
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
+#include "speculative/ngram.h"
 
 namespace sluice {
 namespace {
@@ -62,9 +66,12 @@ struct StopChoice {  // the front end found a stop string
   RequestId id;
   int index;
 };
+struct EndSession {
+  std::string session;
+};
 struct ForgetPrefixes {};
 struct RowsMoved {};  // transfers of the mover are done
-using Command = std::variant<Submit, EndEarly, Cancel, StopChoice, ForgetPrefixes, RowsMoved>;
+using Command = std::variant<Submit, EndEarly, Cancel, StopChoice, EndSession, ForgetPrefixes, RowsMoved>;
 
 class Inbox {
  public:
@@ -103,6 +110,11 @@ class Inbox {
   bool closed_ = false;
 };
 
+// Tenants are hashes of keys, without a line break.
+std::string session_key(std::string_view tenant, std::string_view session) {
+  return fmt::format("{}\n{}", tenant, session);
+}
+
 SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& loaded, const RowMover* mover) {
   const LoadPlan& plan = loaded.plan;
   SchedulerOptions s;
@@ -120,7 +132,13 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& lo
   s.groups = plan.kv.groups;
   s.policy = o.scheduling_policy;
   s.prefix_caching = o.enable_prefix_caching;
+  s.session_blocks = static_cast<int>(plan.blocks * o.session_cache_share);
   s.jump_ahead = o.jump_ahead;
+  if (plan.drafts) {
+    s.draft = [drafts = *plan.drafts](const Sequence& sequence, int most, std::vector<TokenId>& draft) {
+      draft_ngram(drafts, sequence.tokens, most, draft);
+    };
+  }
   s.max_queued_sequences = o.max_num_queued_reqs;
   s.max_queued_tokens = o.max_num_queued_tokens;
   s.fingerprint = model_fingerprint(plan);
@@ -148,6 +166,7 @@ class EngineImpl final : public TextEngine {
         sampler_(*loaded_.plan.queue, loaded_.plan.logit_rows, loaded_.plan.shape.vocab,
                  waits_ ? pool_.get() : mask_threads_.get()),
         metrics_(info_.name, info_.max_model_len),
+        session_ttl_(options.session_ttl),
         frontend_(*tokenizer_, metrics_,
                   [this](RequestId id, int index) {
                     inbox_.push(StopChoice{id, index});
@@ -176,6 +195,16 @@ class EngineImpl final : public TextEngine {
     validate(request, info_.vocab_size);
     resolve_texts(request.sampling, *tokenizer_);
     check_fits(request, scheduler_options_);
+    if (!request.session.empty()) {
+      if (!scheduler_options_.prefix_caching) {
+        throw Error(
+            ErrorCode::kInvalidRequest,
+            "Invalid 'session_id': sessions need the prefix cache, which --no-enable-prefix-caching turned off.",
+            "session_id", "invalid_value");
+      }
+      request.session = session_key(request.tenant, request.session);
+      if (request.session_ttl.count() == 0) request.session_ttl = session_ttl_;
+    }
     if (request.best_of > request.n) {
       std::optional<int>& logprobs = request.sampling.logprobs;
       sink = best_of(std::move(sink), request.n, request.best_of, logprobs.has_value());
@@ -230,6 +259,9 @@ class EngineImpl final : public TextEngine {
     std::optional<Request> compiling = take_compiling(id);
     if (compiling) return end_early(id, *compiling, {.reason = FinishReason::kAbort});
     inbox_.push(Cancel{id});
+  }
+  void end_session(std::string_view tenant, std::string_view session) override {
+    inbox_.push(EndSession{session_key(tenant, session)});
   }
   void reset_prefix_cache() override { inbox_.push(ForgetPrefixes{}); }
   bool overloaded() const override { return draining_.load() || scheduler_.queue_limit().full(); }
@@ -335,6 +367,7 @@ class EngineImpl final : public TextEngine {
       if (const auto* c = std::get_if<EndEarly>(&command)) frontend_.post(ends_of(c->id, c->n, c->finish));
       if (const auto* c = std::get_if<Cancel>(&command)) scheduler_.cancel(c->id);
       if (const auto* c = std::get_if<StopChoice>(&command)) scheduler_.finish(c->id, c->index);
+      if (const auto* c = std::get_if<EndSession>(&command)) scheduler_.end_session(c->session);
       if (std::holds_alternative<ForgetPrefixes>(command)) scheduler_.reset_prefix_cache();
     }
     if (mover_ != nullptr && !commands.empty()) move_rows();
@@ -411,8 +444,33 @@ class EngineImpl final : public TextEngine {
                    .prefix_hits = blocks.hit_tokens,
                    .preemptions = s.preemptions,
                    .forced_tokens = s.forced_tokens,
+                   .sessions = scheduler_.session_stats(),
+                   .pinned_blocks = blocks.pinned,
+                   .adapter_slots = scheduler_options_.adapter_slots,
+                   .adapters = adapter_use(),
+                   .drafts = scheduler_options_.draft ? std::optional(scheduler_.draft_stats()) : std::nullopt,
                    .rows = mover_ != nullptr ? std::optional(scheduler_.row_store().stats()) : std::nullopt},
                   tokens);
+  }
+
+  // Looks at all requests, so that it does not do so in every step.
+  const AdapterUse& adapter_use() {
+    constexpr auto kLookEvery = std::chrono::milliseconds(100);
+    const auto now = std::chrono::system_clock::now();
+    if (scheduler_options_.adapter_slots == 0) return adapter_use_;
+    if (!scheduler_.idle() && now >= adapter_use_.at && now - adapter_use_.at < kLookEvery) return adapter_use_;
+    std::set<std::string_view> running, waiting;
+    for (const auto& [_, request] : scheduler_.requests()) {
+      const std::string& name = request->request.adapter;
+      const bool runs = std::ranges::any_of(request->choices, [](const std::unique_ptr<Sequence>& choice) {
+        return choice != nullptr && choice->state == SequenceState::kRunning;
+      });
+      if (!name.empty()) (runs ? running : waiting).insert(name);
+    }
+    adapter_use_ = {.running = fmt::format("{}", fmt::join(running, ",")),
+                    .waiting = fmt::format("{}", fmt::join(waiting, ",")),
+                    .at = now};
+    return adapter_use_;
   }
 
   static std::vector<SequenceEvent> ends_of(RequestId id, int n, const Finish& finish) {
@@ -478,6 +536,8 @@ class EngineImpl final : public TextEngine {
   std::optional<ScheduledBatch> in_flight_;  // the batch between sampler_'s begin() and finish()
   std::vector<SequenceEvent> events_;        // events being published; kept to reuse its memory
   EngineMetrics metrics_;
+  AdapterUse adapter_use_;
+  const std::chrono::seconds session_ttl_;
   Inbox inbox_;
   std::atomic<RequestId> next_id_{1};
   std::atomic<bool> draining_{false}, dead_{false}, busy_{false};

@@ -405,6 +405,18 @@ void plan_rows(const EngineOptions& options, LoadPlan& plan) {
   }
 }
 
+// Leaves room for the logits of drafts, with which some sequences have several rows in a step.
+void plan_drafts(const std::string& model, LoadPlan& plan) {
+  if (!plan.drafts) return;
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::kUnsupportedModel, "--speculative-config cannot be used: " + why);
+  };
+  if (plan.task != Task::kGenerate) refuse("the model does not generate text");
+  if (!plan.shape.state.empty()) refuse(model + " has recurrent layers, whose state cannot go back");
+  constexpr int kDrafting = 16;  // sequences that may have a whole draft in the same step
+  plan.logit_rows = std::max(plan.logit_rows, std::min(plan.max_num_seqs, kDrafting) * (plan.drafts->tokens + 1));
+}
+
 // Refuses what ranks cannot do together yet.
 void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
   const auto refuse = [&](const std::string& option, std::string_view why) {
@@ -440,6 +452,13 @@ void check_options(const EngineOptions& o) {
   }
   if (!(o.gpu_memory_utilization > 0 && o.gpu_memory_utilization <= 1)) {
     throw Error(ErrorCode::kInvalidRequest, "--gpu-memory-utilization is out of range (expected above 0, at most 1)");
+  }
+  if (o.session_ttl < 1 || o.session_ttl > kMostSessionSeconds) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--session-ttl is out of range (expected 1 to {} seconds)", kMostSessionSeconds));
+  }
+  if (!(o.session_cache_share >= 0 && o.session_cache_share <= 1)) {
+    throw Error(ErrorCode::kInvalidRequest, "--session-cache-share is out of range (expected 0 to 1)");
   }
   packed_file_check(o, {});  // throws for an unknown value
   if (o.kv_disk_bytes > 0 && o.kv_disk.empty()) {
@@ -520,6 +539,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   check_options(given);
   EngineOptions options = given;
   LoadPlan plan;
+  plan.drafts = parse_speculative_config(options.speculative_config);
   join_ranks(options, plan, std::move(communicator));
   plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
   check_sizes(*plan.checkpoint);
@@ -590,6 +610,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   plan.packed_sizes = std::move(context.packed_sizes);
   plan.packed_layout = std::move(context.packed_layout);
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
+  plan_drafts(options.model, plan);
   warn_about_unpacked(plan);
 
   MemoryPlan& memory = plan.memory;

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "nn/model.h"
 #include "parallel/communicator.h"
 #include "sluice/options.h"
+#include "speculative/options.h"
 
 namespace sluice {
 
@@ -49,6 +51,7 @@ struct LoadPlan {
   int state_slots = 0;    // slots for recurrent states; 0: the model has no recurrent layers
   int max_num_seqs = 0;   // most sequences of one step: the option's value, or fewer if there are fewer state slots
   int logit_rows = 0;     // most rows of logits in one step
+  std::optional<SpeculativeOptions> drafts{};    // of tokens to verify; nullopt: none
   LoraSites::Room adapters{};                    // room for adapters; 0 slots: none
   Ranks ranks{};                                 // which part of each layer this process has
   Ranks stage{};                                 // which layers it has

@@ -3,6 +3,8 @@
 #include "engine/metrics.h"
 
 #include <algorithm>
+#include <numeric>
+#include <string>
 
 namespace sluice {
 namespace {
@@ -156,6 +158,13 @@ std::vector<MetricFamily> EngineMetrics::families(const QueueLimit& limit, int c
   number(Type::kCounter, "vllm:num_preemptions", "Sequences preempted.", static_cast<double>(gauges_.preemptions));
   number(Type::kCounter, "sluice:forced_tokens", "Generated tokens that a grammar forced, which were not sampled.",
          static_cast<double>(gauges_.forced_tokens));
+  number(Type::kGauge, "sluice:sessions", "Sessions whose cached tokens wait for the next turn.",
+         gauges_.sessions.sessions);
+  number(Type::kGauge, "sluice:session_blocks", "KV cache blocks that these sessions keep.", gauges_.pinned_blocks);
+  by_reason(Type::kCounter, "sluice:sessions_lost",
+            "Sessions that gave up their blocks: to time, or to other requests.",
+            {{"expired", static_cast<double>(gauges_.sessions.expired)},
+             {"displaced", static_cast<double>(gauges_.sessions.displaced)}});
   number(Type::kCounter, "vllm:prompt_tokens", "Prompt tokens of finished requests.",
          static_cast<double>(prompt_tokens_));
   number(Type::kCounter, "vllm:prompt_tokens_cached", "Prompt tokens of finished requests that came from the cache.",
@@ -164,6 +173,39 @@ std::vector<MetricFamily> EngineMetrics::families(const QueueLimit& limit, int c
          static_cast<double>(generation_tokens_));
   number(Type::kCounter, "vllm:corrupted_requests", "Requests that ended by a fault of the engine.",
          static_cast<double>(corrupted_));
+
+  if (gauges_.adapter_slots > 0) {
+    auto with_names = labels;
+    with_names.emplace_back("max_lora", std::to_string(gauges_.adapter_slots));
+    with_names.emplace_back("running_lora_adapters", gauges_.adapters.running);
+    with_names.emplace_back("waiting_lora_adapters", gauges_.adapters.waiting);
+    const std::chrono::duration<double> at = gauges_.adapters.at.time_since_epoch();
+    out.push_back({"vllm:lora_requests_info",
+                   "Adapters of the requests that run and wait; the value is the time.",
+                   Type::kGauge,
+                   {{with_names, at.count(), {}}}});
+  }
+
+  if (gauges_.drafts) {
+    const DraftStats& drafts = *gauges_.drafts;
+    const uint64_t accepted = std::accumulate(drafts.accepted.begin(), drafts.accepted.end(), uint64_t{0});
+    const auto count = [&](const char* name, const char* help, uint64_t value) {
+      number(Type::kCounter, name, help, static_cast<double>(value));
+    };
+    count("vllm:spec_decode_num_drafts", "Drafts that were verified.", drafts.drafts);
+    count("vllm:spec_decode_num_draft_tokens", "Tokens of these drafts.", drafts.tokens);
+    count("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted.", accepted);
+    MetricFamily places{"vllm:spec_decode_num_accepted_tokens_per_pos",
+                        "Drafted tokens that were accepted, by their place in the draft.",
+                        Type::kCounter,
+                        {}};
+    for (size_t place = 0; place < drafts.accepted.size(); ++place) {
+      auto with_place = labels;
+      with_place.emplace_back("position", std::to_string(place));
+      places.samples.push_back({with_place, static_cast<double>(drafts.accepted[place]), {}});
+    }
+    out.push_back(std::move(places));
+  }
 
   if (gauges_.rows) {
     const RowStoreStats& rows = *gauges_.rows;

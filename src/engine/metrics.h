@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "cache/row_store.h"
+#include "cache/sessions.h"
+#include "scheduler/draft_stats.h"
 #include "scheduler/queue_limit.h"
 #include "sluice/metrics.h"
 #include "sluice/request.h"
@@ -17,6 +19,12 @@
 namespace sluice {
 
 using Clock = std::chrono::steady_clock;
+
+// Which adapters have requests: names, separated by commas.
+struct AdapterUse {
+  std::string running{}, waiting{};
+  std::chrono::system_clock::time_point at{};
+};
 
 // Current gauges and counters, copied from the scheduler once per step.
 struct EngineGauges {
@@ -27,6 +35,11 @@ struct EngineGauges {
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t preemptions = 0;
   uint64_t forced_tokens = 0;
+  SessionStats sessions{};
+  int pinned_blocks = 0;                // of sessions
+  int adapter_slots = 0;                // adapters that may run together; 0: there are none
+  AdapterUse adapters{};                // as it was within the last tenth of a second
+  std::optional<DraftStats> drafts{};   // if tokens are drafted
   std::optional<RowStoreStats> rows{};  // if rows are kept outside of the device
 };
 

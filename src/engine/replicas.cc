@@ -89,6 +89,9 @@ class Replicas final : public Engine {
   }
   std::vector<AdapterInfo> adapters() const override { return first().adapters(); }
 
+  void end_session(std::string_view tenant, std::string_view session) override {
+    for (const auto& engine : engines_) engine->end_session(tenant, session);
+  }
   void reset_prefix_cache() override {
     for (const auto& engine : engines_) engine->reset_prefix_cache();
     placement_.forget_prefixes();

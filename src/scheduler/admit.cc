@@ -106,7 +106,7 @@ void Scheduler::finish_loads() {
     sequence->awaits_host = false;
     sequence->blocks_stable_until = 0;
     if (sequence->state == SequenceState::kEnded) {
-      sequence->memory.release(pools_);
+      release(*sequence);
     } else if (load.failed) {
       sequence->memory.release(pools_);
       sequence->memory.start(pools_, {});
@@ -120,6 +120,7 @@ void Scheduler::finish_loads() {
 }
 
 void Scheduler::reset_prefix_cache() {
+  pools_.sessions.end_all();
   pools_.blocks.reset_prefix_cache();
   pools_.store.clear();
   finish_loads();

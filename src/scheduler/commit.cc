@@ -47,7 +47,7 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
     bad_logits_ |= std::ranges::any_of(list, &SampleResult::bad_logits);
   };
   if (sequence.state == SequenceState::kEnded) {  // while the step was in flight
-    if (sequence.in_flight == 0) sequence.memory.release(pools_);
+    if (sequence.in_flight == 0) release(sequence);
     note_bad_logits(result.scores);
     return note_bad_logits(result.accepted);
   }
@@ -80,11 +80,19 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
       if (request.beams) return commit_beam(sequence, result.accepted[0]);
       return commit_tokens(sequence, result.accepted, 1);
     case Outputs::kVerify:
+      count_draft(part.samples - 1, static_cast<int>(result.accepted.size()) - 1);
       return commit_tokens(sequence, result.accepted, part.samples);
     case Outputs::kFork:
       fork(sequence);
       for (int i = 0; i < part.samples; ++i) commit_tokens(*request.choices[i], result.accepted.subspan(i, 1), 1);
   }
+}
+
+void Scheduler::count_draft(int drafted, int accepted) {
+  ++drafts_.drafts;
+  drafts_.tokens += static_cast<uint64_t>(drafted);
+  drafts_.accepted.resize(std::max(drafts_.accepted.size(), static_cast<size_t>(drafted)));
+  for (int place = 0; place < accepted; ++place) ++drafts_.accepted[static_cast<size_t>(place)];
 }
 
 void Scheduler::fork(Sequence& trunk) {
@@ -256,7 +264,16 @@ void Scheduler::end_sequence(Sequence& sequence) {
   }
   sequence.state = SequenceState::kEnded;
   ended_.push_back(request.id);
-  if (sequence.in_flight == 0) sequence.memory.release(pools_);
+  if (sequence.in_flight == 0) release(sequence);
+}
+
+// Gives back the memory of a sequence that has ended. The first choice's is kept for the session.
+void Scheduler::release(Sequence& sequence) {
+  const Request& request = sequence.request->request;
+  if (!request.session.empty() && sequence.task.choice == 0) {
+    sequence.memory.keep_for(request.session, options_.clock() + request.session_ttl, pools_);
+  }
+  sequence.memory.release(pools_);
 }
 
 // Forgets requests without a living choice. Steps in flight may point to them: then later.

@@ -24,7 +24,9 @@ MemoryPools::MemoryPools(const SchedulerOptions& scheduler_options)
               .groups = static_cast<int>(options.groups.size()),
               .fingerprint = options.fingerprint,
               .hash_bits = options.hash_bits,
-              .on_forget = [this](BlockId block) { states.forget(block); }}),
+              .on_forget = [this](BlockId block) { states.forget(block); },
+              .on_pinned_needed = [this] { sessions.displace(); }}),
+      sessions(blocks, options.session_blocks),
       store(keeps_rows(options) ? options.row_store : RowStoreOptions{}) {}
 
 int MemoryPools::first_kept(int group, int computed) const {
@@ -123,6 +125,17 @@ void SequenceMemory::release(MemoryPools& pools) {
   if (state_slot != kNoState) pools.states.release(std::exchange(state_slot, kNoState));
   last_snapshot = kNoBlock;
   in_prefix_cache = 0;
+}
+
+void SequenceMemory::keep_for(const std::string& session, Sessions::Time expires, MemoryPools& pools) const {
+  if (groups.empty() || in_prefix_cache == 0) return;
+  const BlockId last = groups[0].blocks[in_prefix_cache - 1];
+  if (last == kNoBlock || !pools.blocks.in_prefix_cache(last)) return;
+  int first_seen = in_prefix_cache;
+  for (int group = 1; group < pools.groups(); ++group) {
+    first_seen = std::min(first_seen, pools.first_kept(group, in_prefix_cache * pools.options.block_size));
+  }
+  pools.sessions.keep(session, last, in_prefix_cache - first_seen, expires);
 }
 
 SequenceMemory SequenceMemory::fork(MemoryPools& pools) const {

@@ -8,6 +8,7 @@
 #include "batch/batch.h"
 #include "cache/block_pool.h"
 #include "cache/row_store.h"
+#include "cache/sessions.h"
 #include "cache/state_pool.h"
 #include "scheduler/options.h"
 
@@ -20,6 +21,7 @@ struct MemoryPools {
   const SchedulerOptions& options;
   StatePool states;
   BlockPool blocks;
+  Sessions sessions;
   RowStore store;
   std::vector<StateCopy> state_copies;  // done before the next step
   std::vector<BlockId> row;             // scratch: blocks that are being committed to the prefix cache
@@ -74,6 +76,8 @@ struct SequenceMemory {
   uint64_t load(MemoryPools& pools);
   // Gives everything back.
   void release(MemoryPools& pools);
+  // Pins for a session what a longer sequence can go on from. Nothing changes if nothing of it is in the prefix cache.
+  void keep_for(const std::string& session, Sessions::Time expires, MemoryPools& pools) const;
   // The memory of another sequence with the same tokens: the same blocks, and a copy of the state.
   SequenceMemory fork(MemoryPools& pools) const;
   // Keeps what the first `tokens` computed tokens need. They must reach as far as the prefix cache has them.

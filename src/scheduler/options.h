@@ -41,6 +41,7 @@ struct SchedulerOptions {
   std::vector<TokenId> eos_token_ids{};
   int adapter_slots = 0;                // adapters that running sequences may use together
   AdapterSlots::Place place_adapter{};  // for adapter_slots > 0
+  int session_blocks = 0;               // blocks that are pinned for sessions at most (cache/sessions.h)
   DraftSource draft{};                  // empty: no speculation
   bool jump_ahead = true;               // see Jumps
   RowStoreOptions row_store{};          // see Rows outside of the device; with recurrent layers none is kept

@@ -39,6 +39,9 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
   if (sampling.prompt_logprobs)
     state->prompt_logprobs.push_back({.token = {.id = state->request.prompt[0]}, .top = {}});
   if (state->request.deadline) deadlines_.emplace(*state->request.deadline, id);
+  if (!state->request.session.empty()) {
+    pools_.sessions.extend(state->request.session, options_.clock() + state->request.session_ttl);
+  }
 
   state->choices.resize(static_cast<size_t>(state->request.beams ? state->request.beams->width : state->request.n));
   auto trunk = std::make_unique<Sequence>();
@@ -136,8 +139,9 @@ bool Scheduler::repeat(BatchBuilder& builder) {
 }
 
 void Scheduler::expire_deadlines() {
-  if (deadlines_.empty()) return;
+  if (!next_deadline()) return;
   const auto now = options_.clock();
+  pools_.sessions.expire(now);
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     const RequestId id = deadlines_.begin()->second;
     deadlines_.erase(deadlines_.begin());
@@ -305,8 +309,9 @@ bool Scheduler::preempt_behind(const BatchBuilder& builder, const Sequence& sequ
 }
 
 std::optional<std::chrono::steady_clock::time_point> Scheduler::next_deadline() const {
-  if (deadlines_.empty()) return std::nullopt;
-  return deadlines_.begin()->first;
+  std::optional<std::chrono::steady_clock::time_point> first = pools_.sessions.next_expiry();
+  if (!deadlines_.empty()) first = std::min(first.value_or(deadlines_.begin()->first), deadlines_.begin()->first);
+  return first;
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -68,6 +68,9 @@
 // and to a file (cache/row_store.h), and a waiting sequence is admitted with the rows that it finds there. It runs when
 // they are loaded; until then it counts as running, and others go on. Blocks that are being saved are held as long.
 //
+// Sessions. When a sequence of a session ends, its rows of the prefix cache are pinned until the session's next turn
+// (cache/sessions.h). Pinned blocks are available like other cached ones, and are evicted last.
+//
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
 
@@ -86,6 +89,7 @@
 #include "cache/block_pool.h"
 #include "cache/state_pool.h"
 #include "scheduler/batch_builder.h"
+#include "scheduler/draft_stats.h"
 #include "scheduler/memory.h"
 #include "scheduler/options.h"
 #include "scheduler/policy.h"
@@ -161,9 +165,14 @@ class Scheduler {
   void drain(std::vector<SequenceEvent>& into);
 
   bool idle() const { return requests_.empty(); }
-  // The earliest deadline of all requests, if any has one: next() is due then even without other work.
+  // Unpins the session's blocks; unknown ones are ignored. `session` is Request::session.
+  void end_session(const std::string& session) { pools_.sessions.end(session); }
+  SessionStats session_stats() const { return pools_.sessions.stats(); }
+
+  // The earliest deadline of requests and sessions, if there is one: next() is due then even without other work.
   std::optional<std::chrono::steady_clock::time_point> next_deadline() const;
   SchedulerStats stats() const;
+  const DraftStats& draft_stats() const { return drafts_; }
   const BlockPool& block_pool() const { return pools_.blocks; }
   const StatePool& states() const { return pools_.states; }
   void reset_prefix_cache();  // also of what is kept outside of the device
@@ -208,6 +217,7 @@ class Scheduler {
   // Taking results.
   void commit_part(const ScheduledBatch::Part& part, const StepResult& result, uint64_t step);
   void fork(Sequence& trunk);
+  void count_draft(int drafted, int accepted);
   void commit_tokens(Sequence& sequence, std::span<SampleResult> accepted, int sampled);
   void append(Sequence& sequence, TokenId token, SequenceEvent& event);
   void jump(Sequence& sequence, SequenceEvent& event);
@@ -232,6 +242,7 @@ class Scheduler {
 
   // Ending.
   void end_sequence(Sequence& sequence);
+  void release(Sequence& sequence);
   void end_request(RequestState& request, const Finish& finish);
   void erase_ended();
 
@@ -258,6 +269,7 @@ class Scheduler {
   uint64_t arrivals_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
   uint64_t forced_tokens_ = 0;
+  DraftStats drafts_;
 };
 
 }  // namespace sluice

@@ -100,6 +100,9 @@ static std::optional<BeamParams> beams_of(const GenerationFields& fields) {
 
 Request base_request(Call& call) {
   const auto& fields = call.fields.of<GenerationFields>();
+  if (fields.session_ttl > 0 && fields.session.empty()) {
+    throw invalid_value("session_ttl", "Invalid 'session_ttl': it needs 'session_id'.");
+  }
   Request request;
   request.id = call.request_id;
   request.sampling = call.fields.of<SamplingParams>();
@@ -110,6 +113,8 @@ Request base_request(Call& call) {
   request.returns_prompt = fields.return_token_ids;
   request.priority = fields.priority;
   request.cache_salt = cache_salt(call.tenant, fields.cache_salt);
+  request.session = fields.session;
+  request.session_ttl = std::chrono::seconds(fields.session_ttl);
   request.tenant = call.tenant;
   request.adapter = call.model.adapter;
   request.grammar = fields.grammar;

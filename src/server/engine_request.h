@@ -22,6 +22,8 @@ struct GenerationFields {
   std::optional<EarlyStopping> early_stopping;
   int priority = 0;
   std::string cache_salt;
+  std::string session;
+  int session_ttl = 0;  // seconds; 0: the engine's default
   bool stream = false;
   Json stream_options;  // object or null
   bool include_usage = false;

@@ -147,7 +147,12 @@ TEST(Arguments, JsonInOnePieceOrInParts) {
               ElementsAre(R"({"a_b":true,"c":{"d":["x",2]}})"));
   EXPECT_THAT(error_of({"serve", option, "nonsense"}), HasSubstr("expected a JSON object"));
   EXPECT_THAT(error_of({"serve", "--port.x", "1"}), HasSubstr("is not a JSON object"));
-  EXPECT_THAT(error_of({"serve", "--speculative-config.method", "ngram"}), HasSubstr("not supported"));
+  EXPECT_THAT(error_of({"serve", "--speculative-config.method", "ngram"}), "");
+  EXPECT_THAT(values_of({"serve", "--speculative-model", "[ngram]", "--num-speculative-tokens", "4",
+                         "--ngram-prompt-lookup-max", "3"},
+                        "--speculative-config"),
+              ElementsAre(R"({"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":3})"));
+  EXPECT_THAT(error_of({"serve", "--speculative-model", "org/draft"}), HasSubstr("draft models are not supported"));
 }
 
 TEST(Arguments, ListsAreSeveralWordsOrJson) {

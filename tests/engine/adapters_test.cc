@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/json.h"
 #include "engine/collect.h"
@@ -12,6 +14,7 @@ namespace sluice::adapters_test {
 namespace {
 
 using namespace testing;  // engine/collect.h
+using namespace std::chrono_literals;
 
 std::string folder_of(const std::string& name) { return demo_model() + "-lora-" + name; }
 
@@ -127,6 +130,44 @@ TEST(Adapters, UnloadedOnesStayWithWhatRuns) {
   for (const size_t at : answers) EXPECT_EQ(collector.answer(at)[0].tokens, golden.tokens);
   engine->load_adapter("pirate", folder_of("pirate"));
   EXPECT_EQ(run_alone(*engine, request_for(*engine, golden)).tokens, golden.tokens);
+}
+
+// The labels of vllm:lora_requests_info: max_lora, running and waiting adapters.
+std::vector<std::string> adapters_in_use(const Engine& engine) {
+  std::vector<std::string> out;
+  for (const MetricFamily& family : engine.metrics()) {
+    if (family.name != "vllm:lora_requests_info") continue;
+    EXPECT_GT(family.samples.at(0).value, 1.7e9) << "the time";
+    for (const auto& [name, value] : family.samples.at(0).labels) {
+      if (name.find("lora") != std::string::npos) out.push_back(value);
+    }
+  }
+  return out;
+}
+
+TEST(Adapters, ThoseInUseAreKnown) {
+  const std::unique_ptr<Engine> engine = engine_with([](EngineOptions& o) { o.max_loras = 1; });
+  Collector collector(*engine);
+  const auto submit = [&](const std::string& adapter) {
+    Request request = request_for(*engine, goldens("pirate", "lora-pirate-greedy.jsonl")[0]);
+    request.adapter = adapter;
+    request.sampling.max_tokens = 400;
+    request.sampling.ignore_eos = true;
+    collector.submit(std::move(request));
+  };
+  using Names = std::vector<std::string>;
+  const auto wait_for = [&](const Names& names) {
+    while (adapters_in_use(*engine) != names && !collector.done()) std::this_thread::sleep_for(1ms);
+    return adapters_in_use(*engine);
+  };
+  for (int i = 0; i < 8; ++i) submit("pirate");
+  collector.wait_tokens(0, 1);
+  submit("json");  // there is one slot
+  EXPECT_EQ(wait_for({"1", "pirate", "json"}), (Names{"1", "pirate", "json"}));
+  EXPECT_EQ(wait_for({"1", "json", ""}), (Names{"1", "json", ""}));
+  collector.wait();
+  EXPECT_TRUE(settles(*engine, "vllm:num_requests_running", 0));
+  EXPECT_EQ(adapters_in_use(*engine), (Names{"1", "", ""}));
 }
 
 TEST(Adapters, AreRefusedByName) {

@@ -1,6 +1,7 @@
 // Every pair of features on the demo model. The answer must be in its grammar, and equal to the one that the same
 // request gets alone on an engine without prefix cache, preemption or small chunks. docs/features.md has the table of
 // pairs.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +31,8 @@ enum Place : unsigned {
   kJump = 8,
   kCancel = 16,
   kKept = 32,
-  kReplicas = 64
+  kReplicas = 64,
+  kDrafts = 128
 };
 
 constexpr const char* kSchema =
@@ -99,6 +101,8 @@ const Feature kFeatures[] = {
     {"beams", kAlone, [](Request& r) { r.beams = {.width = 4}; }},
     {"kept_rows", kKept},
     {"replicas", kReplicas},
+    {"drafts", kDrafts},
+    {"session", kReuse, [](Request& r) { r.session = "a conversation"; }},
 };
 
 // Engines by what they have.
@@ -117,6 +121,9 @@ Engine& engine_for(unsigned place) {
   o.jump_ahead = (place & kJump) != 0;
   if ((place & kChunks) != 0) o.max_num_batched_tokens = 8;
   if ((place & kReplicas) != 0) o.data_parallel_size = 2;
+  if ((place & kDrafts) != 0) {
+    o.speculative_config = R"({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1})";
+  }
   if ((place & kKept) != 0) o.kv_host_memory_bytes = int64_t{16} << 20;
   if ((place & (kPreempt | kKept)) != 0) o.kv_cache_memory_bytes = 640 * 2048;  // 640 tokens
   engine = Engine::load(o);
@@ -363,6 +370,30 @@ TEST(JumpAhead, SavesSteps) {
       expect_valid(request, engine, {without}, false);
     }
   }
+}
+
+// A text that goes round in a circle is guessed right.
+TEST(Drafts, AreAccepted) {
+  Engine& engine = engine_for(kDrafts);
+  Request request = base_request(engine);
+  const std::vector<TokenId> once = engine.tokenize("one two three four five six seven eight ", false);
+  request.prompt.clear();
+  for (int i = 0; i < 5; ++i) request.prompt.insert(request.prompt.end(), once.begin(), once.end());
+  request.sampling.ignore_eos = true;
+  const double drafted = metric(engine, "vllm:spec_decode_num_draft_tokens");
+  const double accepted = metric(engine, "vllm:spec_decode_num_accepted_tokens");
+  const Choice with = run_alone(engine, request), without = run_alone(engine_for(kAlone), request);
+  expect_same({with}, {without});
+  EXPECT_GT(metric(engine, "vllm:spec_decode_num_draft_tokens"), drafted);
+  EXPECT_GE(metric(engine, "vllm:spec_decode_num_accepted_tokens") - accepted, 24) << with.text;
+}
+
+TEST(Drafts, AreRefusedWhereTheyCannotBe) {
+  EngineOptions o;
+  o.model = demo_model();
+  o.task = "embed";
+  o.speculative_config = R"({"method": "ngram", "num_speculative_tokens": 4})";
+  EXPECT_THAT([&] { Engine::load(o); }, ::testing::ThrowsMessage<Error>(::testing::HasSubstr("--speculative-config")));
 }
 
 }  // namespace

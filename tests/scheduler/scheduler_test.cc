@@ -123,6 +123,58 @@ TEST_F(SchedulerTest, APrefixIsReusedButForTheLastToken) {
   EXPECT_EQ(scheduler().block_pool().stats().query_tokens, 25u);
 }
 
+// Between two turns others use all blocks. The first turn's stay only if a session asks for it.
+TEST_F(SchedulerTest, TheTokensOfASessionWaitForItsNextTurn) {
+  options_.blocks = 24;
+  options_.session_blocks = 16;
+  const auto cached_after_others = [this](const std::string& session, TokenId first) {
+    Request turn = numbered_request(40, 1, first);
+    turn.session = session;
+    turn.session_ttl = std::chrono::milliseconds(1000);
+    add(turn);
+    run_to_end();
+    for (TokenId other = 0; other < 3; ++other) {
+      add(numbered_request(48, 1, first + 1000 * (other + 1)));
+      run_to_end();
+    }
+    add(turn);
+    return run_to_end().back().usage.cached_tokens;
+  };
+  EXPECT_EQ(cached_after_others("", 10000), 0);
+  EXPECT_EQ(cached_after_others("a", 20000), 36);
+  EXPECT_EQ(scheduler().session_stats().sessions, 1);
+  EXPECT_EQ(scheduler().block_pool().pinned(), 10);
+  EXPECT_EQ(scheduler().next_deadline(), now_ + milliseconds(1000));
+  now_ += milliseconds(999);
+  add(numbered_request(4, 1));
+  run_to_end();
+  EXPECT_EQ(scheduler().session_stats().sessions, 1);
+  now_ += milliseconds(1);
+  EXPECT_TRUE(scheduler().next().batch.empty());
+  EXPECT_EQ(scheduler().session_stats().expired, 1u) << "nobody needs to close a session";
+  EXPECT_EQ(scheduler().block_pool().pinned(), 0);
+}
+
+TEST_F(SchedulerTest, SessionsGiveWayToRunningSequences) {
+  options_.blocks = 24;
+  options_.session_blocks = 24;
+  for (const char* session : {"a", "b"}) {
+    Request turn = numbered_request(40, 1, session[0] * 100);
+    turn.session = session;
+    turn.session_ttl = std::chrono::hours(1);
+    add(turn);
+    run_to_end();
+  }
+  EXPECT_EQ(scheduler().session_stats().sessions, 2);
+  add(numbered_request(48, 4));
+  EXPECT_EQ(run_to_end().size(), 4u);
+  EXPECT_EQ(scheduler().session_stats().sessions, 1) << "the one that was used least recently is gone";
+  EXPECT_EQ(scheduler().session_stats().displaced, 1u);
+  scheduler().end_session("b");
+  EXPECT_EQ(scheduler().block_pool().pinned(), 0);
+  scheduler().reset_prefix_cache();
+}
+
 TEST_F(SchedulerTest, APrefixIsNotReusedAcrossSaltsOrForPromptLogprobsOrWhenSwitchedOff) {
   add(numbered_request(9, 1));
   run_to_end();

@@ -107,6 +107,7 @@ class Simulation {
       o.row_store = {.host_slots = uniform(1, chance(50) ? 6 : 100), .rows_per_transfer = uniform(1, 5)};
       if (chance(60)) o.row_store.file_slots = uniform(1, 100);
     }
+    o.session_blocks = chance(60) ? uniform(0, o.blocks) : 0;
     o.max_queued_sequences = uniform(1, 20);
     o.max_queued_tokens = chance(50) ? 0 : uniform(1, 200);
     o.seed = random_();
@@ -142,6 +143,10 @@ class Simulation {
     r.priority = uniform(-2, 2);
     r.cache_salt = chance(30) ? "salt" : "";
     r.tenant = chance(50) ? "" : chance(50) ? "one" : "another";
+    if (chance(50)) {
+      r.session = std::string(1, static_cast<char>('a' + uniform(0, 3)));
+      r.session_ttl = std::chrono::milliseconds(uniform(1, chance(50) ? 30 : 500));
+    }
     if (chance(15)) r.deadline = now_ + std::chrono::milliseconds(uniform(-5, 300));
     return r;
   }
@@ -183,6 +188,7 @@ class Simulation {
   // flight in its turn.
   void step() {
     now_ += std::chrono::milliseconds(uniform(0, 5));
+    if (chance(5)) scheduler_.end_session(std::string(1, static_cast<char>('a' + uniform(0, 3))));
     ScheduledBatch step = scheduler_.next();
     drain();
     check_new(step);
@@ -244,6 +250,7 @@ class Simulation {
     EXPECT_TRUE(scheduler_.idle() || in_flight_ || scheduler_.awaits_transfers() || !batch.empty())
         << "nothing runs although there is work";  // I11
     EXPECT_TRUE(in_flight_ || batch.from_sample.empty());
+    EXPECT_LE(scheduler_.block_pool().pinned(), options_.session_blocks);
   }
 
   void check_penalty_counts(const ScheduledBatch& step) {
@@ -493,6 +500,9 @@ class Simulation {
     EXPECT_TRUE(scheduler_.requests().empty());
     EXPECT_EQ(scheduler_.stats().running, 0);
     EXPECT_EQ(scheduler_.stats().waiting, 0);
+    displaced += scheduler_.session_stats().displaced, expired += scheduler_.session_stats().expired;
+    for (const char* session : {"a", "b", "c", "d"}) scheduler_.end_session(session);
+    EXPECT_EQ(scheduler_.block_pool().pinned(), 0);
     EXPECT_EQ(scheduler_.block_pool().stats().used, 0);
     EXPECT_EQ(scheduler_.block_pool().available(), options_.blocks);
     EXPECT_EQ(scheduler_.queue_limit().sequences(), 0);
@@ -531,6 +541,7 @@ class Simulation {
   // Over all runs: they must be worth something.
   static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0, accepted = 0, rejected = 0;
   static inline uint64_t forced = 0, dropped = 0;
+  static inline uint64_t displaced = 0, expired = 0;  // sessions
   static inline uint64_t saved = 0, written = 0, read = 0, failed = 0;
 };
 
@@ -558,6 +569,10 @@ TEST(Simulation, InvariantsHold) {
   std::printf("%d rows saved, %d written, %d read, %d failed, %d blocks loaded\n", static_cast<int>(Simulation::saved),
               static_cast<int>(Simulation::written), static_cast<int>(Simulation::read),
               static_cast<int>(Simulation::failed), static_cast<int>(FakeMover::loaded));
+  std::printf("%d sessions displaced, %d expired\n", static_cast<int>(Simulation::displaced),
+              static_cast<int>(Simulation::expired));
+  EXPECT_GT(Simulation::displaced, 500u);
+  EXPECT_GT(Simulation::expired, 100u);
   EXPECT_GT(Simulation::saved, 500u);
   EXPECT_GT(Simulation::written, 500u);
   EXPECT_GT(Simulation::read, 20u);

@@ -42,6 +42,7 @@ class FakeEngine : public Engine {
   std::atomic<bool> fills_in{false};  // <fim_prefix>, <fim_suffix> and <fim_middle> are tokens 258, 259 and 260
   std::atomic<int> errors_in_a_row{0};
   std::atomic<int> submitted{0}, cancelled{0}, tokenized{0}, resets{0};
+  std::vector<std::string> ended_sessions;  // to be read when nothing runs
 
   FakeEngine() {
     info_.name = "fake";
@@ -116,6 +117,7 @@ class FakeEngine : public Engine {
 
   std::string tokenizer_config() const override { return R"({"tokenizer_class":"Fake","chat_template":"{{ x }}"})"; }
   void reset_prefix_cache() override { ++resets; }
+  void end_session(std::string_view, std::string_view session) override { ended_sessions.emplace_back(session); }
 
   RequestId submit(Request request, EventSink sink) override {
     if (refuse_submit || draining) throw Error(ErrorCode::kOverloaded, "The queue is full.");

@@ -45,6 +45,12 @@ void set_cache_salt(Fields& f, const Json& v) {
   f.of<GenerationFields>().cache_salt = salt;
 }
 
+void set_session(Fields& f, const Json& v) {
+  const auto& session = v.get_ref<const std::string&>();
+  if (session.empty()) throw invalid_value("session_id", "Invalid 'session_id': expected a text that is not empty.");
+  f.of<GenerationFields>().session = session;
+}
+
 void set_max_tokens(Fields& f, const Json& v) {
   f.of<SamplingParams>().max_tokens = v.get<int>();
   f.of<GenerationFields>().has_max_tokens = true;
@@ -290,6 +296,19 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .fallback = "none",
      .help = "cached prefixes are shared only between requests with the same salt and API key; not empty",
      .set = set_cache_salt},
+    {.name = "session_id",
+     .type = Type::kString,
+     .max_bytes = kLabelBytes,
+     .fallback = "none",
+     .help = "the conversation that this is a turn of: its cached tokens wait for the next one (sessions.md)",
+     .set = set_session},
+    {.name = "session_ttl",
+     .type = Type::kInteger,
+     .min = 1,
+     .max = kMostSessionSeconds,
+     .fallback = "--session-ttl",
+     .help = "how many seconds they wait; it needs session_id",
+     .set = assign<&GenerationFields::session_ttl>},
     {.name = "safety_identifier",
      .type = Type::kString,
      .max_bytes = kLabelBytes,

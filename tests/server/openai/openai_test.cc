@@ -377,6 +377,8 @@ TEST_F(OpenAi, ParametersReachTheEngine) {
                                       {"allowed_token_ids", {3}},
                                       {"priority", -4},
                                       {"cache_salt", "s"},
+                                      {"session_id", "conversation"},
+                                      {"session_ttl", 30},
                                       {"n", 2}});
   ASSERT_EQ(response.status, 200) << response.body;
   const Request r = engine.last_request();
@@ -401,6 +403,17 @@ TEST_F(OpenAi, ParametersReachTheEngine) {
   EXPECT_EQ(r.priority, -4);
   EXPECT_EQ(r.n, 2);
   EXPECT_EQ(r.cache_salt.size(), 64u);
+  EXPECT_EQ(r.session, "conversation");
+  EXPECT_EQ(r.session_ttl, std::chrono::seconds(30));
+}
+
+TEST_F(OpenAi, SessionsEnd) {
+  expect_error(chat({{"session_ttl", 30}}), 400, "session_ttl", "invalid_value");
+  const TestResponse ended = send(get_text("/v1/sessions/agent%2017", "", "DELETE"));
+  EXPECT_EQ(ended.status, 200);
+  EXPECT_EQ(ended.body, R"({"id":"agent 17","object":"session.deleted","deleted":true})");
+  EXPECT_EQ(engine.ended_sessions, std::vector<std::string>{"agent 17"});
+  EXPECT_EQ(get("/v1/sessions/agent").status, 405);
 }
 
 TEST_F(OpenAi, BeamSearch) {
