@@ -65,6 +65,7 @@ ALIASES = {
     "Pythia": "gpt_neox",
     "Qwen 1.5 MoE": "qwen2_moe",
     "StarCoder 1, SantaCoder": "gpt_bigcode",
+    "Step-3; Step-3.5 Flash": "step3_text; step3p5",
     "Trinity": "afmoe",
     "XLM-RoBERTa, CamemBERT": "roberta",
 }

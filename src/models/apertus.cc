@@ -31,7 +31,8 @@ class XieluMlp final : public FeedForward {
         down_(w, {{"down_proj", hidden}}, inner, false),
         xielu_(read_xielu(w / "act_fn")) {}
 
-  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const override {
+  void operator()(ops::Ctx& c, std::span<const Tensor>, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override {
     const Tensor inner = up_(c, x);
     ops::xielu(c, inner, xielu_);
     down_.into(c, out, inner, accumulate);

@@ -1,9 +1,20 @@
 // Code shared by DeepSeek's models and the families derived from them.
 #pragma once
 
+#include <span>
+#include <utility>
+
+#include "nn/attention/latent_attention.h"
 #include "nn/decoder_config.h"
 
 namespace sluice {
+
+// Key names in a family's checkpoints, each with DeepSeek's name for the same setting.
+using KeyAliases = std::span<const std::pair<const char*, const char*>>;
+// Returns a copy with DeepSeek's names. A setting under both names must have the same value.
+Config with_usual_names(const Config& config, KeyAliases aliases);
+// Marks the keys as read whose setting was read from `copy`.
+void note_reads(const Config& config, const Config& copy, KeyAliases aliases);
 
 struct LatentDefaults {
   double norm_eps = 1e-6;
@@ -15,7 +26,11 @@ struct LatentDefaults {
   bool rope_is_part = false;  // partial_rotary_factor refers to nope_dim + rope_dim
   RopeDefaults rope{};
 };
-// Reads sizes, norm, activation and head; gives all layers latent attention (nn/attention/latent_attention.h).
+// Refuses rotations that are scaled.
+void refuse_scaled_rope(const Config& config);
+// Reads latent attention (nn/attention/latent_attention.h) and its rotation, which becomes the only one of `spec`.
+LatentAttentionSpec read_latent_attention(const Config& config, DecoderSpec& spec, const LatentDefaults& defaults);
+// Reads sizes, norm, activation and head; gives all layers latent attention.
 DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& defaults = {});
 // Chooses the layers with experts: every moe_layer_freq-th, from first_k_dense_replace on.
 void read_deepseek_layers(const Config& config, DecoderSpec& spec);

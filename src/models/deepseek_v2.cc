@@ -1,16 +1,46 @@
 // DeepSeek-V2 (arXiv:2405.04434): latent attention; experts chosen by softmax, among all or in the best groups.
+#include "models/deepseek.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
 #include <cmath>
 
-#include "models/deepseek.h"
-#include "nn/attention/latent_attention.h"
+#include "base/json.h"
 
 namespace sluice {
 
-DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& d) {
-  DecoderSpec s = read_sizes(config, std::move(family), {.heads_divide_hidden = false});
-  s.norm.eps = static_cast<float>(config.get("rms_norm_eps", d.norm_eps));
-  s.mlp.activation = read_activation(config, "hidden_act", "silu");
-  s.tied_head = config.get("tie_word_embeddings", d.tied_head);
+Config with_usual_names(const Config& config, KeyAliases aliases) {
+  Json values = config.values();
+  for (const auto& [own, usual] : aliases) {
+    if (!values.contains(own)) continue;
+    if (values.contains(usual) && values[usual] != values[own])
+      config.refuse(own, fmt::format("contradicts {}", usual));
+    values[usual] = values[own];
+    values.erase(own);
+  }
+  return Config(std::move(values), config.origin());
+}
+
+void note_reads(const Config& config, const Config& copy, KeyAliases aliases) {
+  const std::vector<std::string> unread = copy.unread();
+  for (const auto& item : config.values().items()) {
+    const std::string& key = item.key();
+    const auto alias = std::ranges::find_if(aliases, [&](const auto& pair) { return pair.first == key; });
+    const std::string usual = alias != aliases.end() ? alias->second : key;
+    if (std::ranges::count(unread, usual) == 0) config.ignore(key);
+  }
+}
+
+void refuse_scaled_rope(const Config& config) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Config rope = config.object(key);
+    const auto type = rope.get("rope_type", rope.get("type", std::string("default")));
+    if (type != "default") config.refuse(key, "must be of the type default, not '" + type + "'");
+  }
+}
+
+LatentAttentionSpec read_latent_attention(const Config& config, DecoderSpec& s, const LatentDefaults& d) {
   const auto size = [&](const char* key, int fallback) {
     return read_positive(config, key, config.get(key, fallback));
   };
@@ -35,6 +65,15 @@ DecoderSpec latent_llama_like(const Config& config, std::string family, const La
   }
   a.scale = static_cast<float>(rope.score_scale / std::sqrt(static_cast<double>(a.nope_dim + a.rope_dim)));
   s.ropes = {rope};
+  return a;
+}
+
+DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& d) {
+  DecoderSpec s = read_sizes(config, std::move(family), {.heads_divide_hidden = false});
+  s.norm.eps = static_cast<float>(config.get("rms_norm_eps", d.norm_eps));
+  s.mlp.activation = read_activation(config, "hidden_act", "silu");
+  s.tied_head = config.get("tie_word_embeddings", d.tied_head);
+  const LatentAttentionSpec a = read_latent_attention(config, s, d);
   for (LayerSpec& layer : s.layers) {
     layer.mixer = [a](const Weights& w, int hidden) {
       return std::make_unique<LatentAttention>(w / "self_attn", a, hidden);

@@ -65,7 +65,8 @@ class MlpBesideExperts final : public FeedForward {
         3 * int64_t{hidden} + moe.experts + std::max(Mlp::floats_per_token(mlp), Moe::floats_per_token(moe, hidden));
   }
 
-  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const override {
+  void operator()(ops::Ctx& c, std::span<const Tensor>, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override {
     const Tensor first = accumulate ? c.arena.take(&kFloat32, x.shape) : out;
     const Tensor second = c.arena.take(&kFloat32, x.shape), in = c.arena.take(&kFloat32, x.shape);
     Arena::Scope scope(c.arena);

@@ -2,7 +2,6 @@
 // DeepSeek-V3's experts.
 #include <fmt/core.h>
 
-#include "base/json.h"
 #include "models/deepseek.h"
 #include "models/mamba.h"
 #include "nn/recurrent/kimi_delta.h"
@@ -17,19 +16,6 @@ constexpr std::pair<const char*, const char*> kAliases[] = {{"model_max_length",
                                                             {"num_experts_per_token", "num_experts_per_tok"},
                                                             {"num_shared_experts", "n_shared_experts"},
                                                             {"num_local_experts", "num_experts"}};
-
-Config with_usual_names(const Config& config) {
-  Json values = config.values();
-  for (const auto& [own, usual] : kAliases) {
-    if (!values.contains(own)) continue;
-    if (values.contains(usual) && values[usual] != values[own])
-      config.refuse(own, fmt::format("contradicts {}", usual));
-    values[usual] = values[own];
-    values.erase(own);
-  }
-  for (const auto& [key, value] : config.values().items()) config.ignore(key);  // unread keys are reported for the copy
-  return Config(std::move(values), config.origin());
-}
 
 // Reads the kinds of layers: "layer_types", or lists of layer numbers from 1, or latent attention in every fourth
 // layer except the first.
@@ -92,7 +78,7 @@ void read_routing(const Config& config, DecoderSpec& s) {
 }
 
 std::unique_ptr<Model> build(const Config& published, LoadContext& context, int max_len) {
-  const Config config = with_usual_names(published);
+  const Config config = with_usual_names(published, kAliases);
   const Config own = config.object("linear_attn_config");
   DecoderSpec s = latent_llama_like(config, "kimi_linear", {.norm_eps = 1e-5, .q_rank = 0});
   s.max_positions = config.get("max_position_embeddings", kNoPositionLimit);
@@ -107,7 +93,7 @@ std::unique_ptr<Model> build(const Config& published, LoadContext& context, int 
   read_routing(config, s);
   ignore_prediction_layers(config, context, s);
   refuse_unread(own);
-  refuse_unread(config);
+  note_reads(published, config, kAliases);
   return decoder_lm(std::move(s), context, max_len);
 }
 

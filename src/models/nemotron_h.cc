@@ -91,7 +91,8 @@ class LatentExperts final : public FeedForward {
     return std::max(routed, Mlp::floats_per_token(shared_spec_));
   }
 
-  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const override {
+  void operator()(ops::Ctx& c, std::span<const Tensor>, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override {
     if (shared_spec_.inner > 0) {
       Arena::Scope scope(c.arena);
       shared_(c, out, x, accumulate);

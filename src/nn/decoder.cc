@@ -12,8 +12,9 @@
 namespace sluice {
 namespace {
 
-Norm optional_norm(const Weights& w, const std::string& name, const DecoderSpec& s) {
-  return name.empty() ? Norm() : Norm(w, name, s.hidden, s.norm);
+Norm optional_norm(const Weights& w, const std::string& name, const DecoderSpec& s,
+                   const std::optional<NormSpec>& own = {}) {
+  return name.empty() ? Norm() : Norm(w, name, s.hidden, own.value_or(s.norm));
 }
 
 const MlpSpec& mlp_of(const DecoderSpec& s, const LayerSpec& layer) { return layer.mlp ? *layer.mlp : s.mlp; }
@@ -47,11 +48,11 @@ struct Layer {
     const DecoderNames& names = s.names_of(layer);
     if (mixer != nullptr) {
       mixer_norm = optional_norm(w, names.attention_norm, s);
-      mixer_post_norm = optional_norm(w, names.attention_post_norm, s);
+      mixer_post_norm = optional_norm(w, names.attention_post_norm, s, s.attention_post_norm);
     }
     if (layer.sublayers == Sublayers::kTokenMixer) return;
     mlp_norm = optional_norm(w, names.mlp_norm, s);
-    mlp_post_norm = optional_norm(w, names.mlp_post_norm, s);
+    mlp_post_norm = optional_norm(w, names.mlp_post_norm, s, s.mlp_post_norm);
     if (layer.feed_forward) {
       feed_forward = layer.feed_forward(w, s.hidden);
     } else if (layer.moe) {
@@ -213,6 +214,10 @@ class DecoderLm final : public Model {
   }
 
  private:
+  std::string number_of(int layer) const {
+    const int number = spec_.layers[layer].number;
+    return std::to_string(number < 0 ? layer : number);
+  }
   int64_t embedding_dim() const { return spec_.embedding_dim > 0 ? spec_.embedding_dim : spec_.hidden; }
   bool has_table() const { return spec_.positions == Positions::kLearned || spec_.positions == Positions::kSinusoidal; }
   // True if a sublayer's result must be computed on its own before it is added.
@@ -246,7 +251,7 @@ class DecoderLm final : public Model {
       return static_cast<int64_t>(counting.weight_bytes - before);
     };
     for (int i = 0; i < spec_.depth(); ++i) {
-      costs[i] = counted([&] { Layer(layers / std::to_string(i), spec_, spec_.layers[i]); });
+      costs[i] = counted([&] { Layer(layers / number_of(i), spec_, spec_.layers[i]); });
       if (spec_.layers[i].kv_from < 0) continue;
       for (int between = spec_.layers[i].kv_from + 1; between <= i; ++between) cuts[between] = false;
     }
@@ -257,7 +262,7 @@ class DecoderLm final : public Model {
   void load_layers(const Weights& w) {
     for (int i = 0; i < spec_.depth(); ++i) {
       const OtherStage scope(w.context(), !stage_.holds(i));
-      layers_.emplace_back(w / std::to_string(i), spec_, spec_.layers[i]);
+      layers_.emplace_back(w / number_of(i), spec_, spec_.layers[i]);
       plan_caches(layers_.back(), spec_.layers[i].kv_from, stage_.holds(i));
     }
   }
@@ -376,7 +381,8 @@ class DecoderLm final : public Model {
     }
     add_sublayer(c, x, kind.mlp_blend, names.mlp_post_norm, layer.mlp_post_norm,
                  [&](const Tensor& out, bool accumulate) {
-                   if (layer.feed_forward != nullptr) return (*layer.feed_forward)(c, out, mlp_in, accumulate);
+                   if (layer.feed_forward != nullptr)
+                     return (*layer.feed_forward)(c, step.auxiliary, out, mlp_in, accumulate);
                    if (kind.moe) return layer.moe(c, out, mlp_in, accumulate);
                    layer.mlp(c, out, mlp_in, accumulate);
                  });

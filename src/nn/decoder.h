@@ -62,6 +62,7 @@ struct LayerSpec {
   std::optional<MlpSpec> mlp{};         // replaces DecoderSpec::mlp
   MakeFeedForward feed_forward{};       // replaces the MLP and the experts
   std::optional<DecoderNames> names{};  // names below the layer; replaces DecoderSpec::names
+  int number = -1;                      // number of the layer in tensor names; -1: its index
 };
 
 enum class Positions { kRope, kLearned, kSinusoidal, kAlibi };
@@ -72,7 +73,8 @@ struct DecoderSpec {
   int hidden = 0;
   int max_positions = 0;
   NormSpec norm{};
-  std::optional<NormSpec> final_norm{};  // norm after the last layer; empty: `norm`
+  std::optional<NormSpec> final_norm{};                            // norm after the last layer; empty: `norm`
+  std::optional<NormSpec> attention_post_norm{}, mlp_post_norm{};  // norms of results; empty: `norm`
   AttentionSpec attention{};
   MlpSpec mlp{};
   MoeSpec moe{};

@@ -43,10 +43,16 @@ Mlp::Mlp(const Weights& w, const MlpSpec& s, int hidden, bool sum, std::optional
   if (part && (s.sub_norm || s.gate_cutoff)) w.context().note_exchange(s.inner);
 }
 
+void clamped_product(ops::Ctx& c, const Tensor& out, const Tensor& gate_up, ops::Activation activation, float limit) {
+  ops::unary(c, gate_up.slice_columns(0, out.shape[1]), activation);
+  ops::map(c, gate_up, ops::Map::kClamp, limit);
+  ops::glu(c, out, gate_up, ops::Activation::kIdentity);
+}
+
 int64_t Mlp::floats_per_token(const MlpSpec& s) { return (s.gated ? 3 : 1) * int64_t{s.inner}; }
 
 void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
-  if (spec_.gated && spec_.gate_scale == 1.0f && !spec_.gate_cutoff && !spec_.sub_norm) {
+  if (spec_.gated && spec_.gate_scale == 1.0f && !spec_.gate_cutoff && spec_.clamp == 0 && !spec_.sub_norm) {
     const Tensor gate_up = ops::take_rows(c, in_.output_type(c, x.rows()), x.rows(), 2 * int64_t{spec_.inner});
     in_.into(c, gate_up, x, false);
     const Tensor inner = ops::take_rows(c, out_.input_type(c, x.rows()), x.rows(), spec_.inner);
@@ -62,7 +68,11 @@ void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
     if (spec_.gate_cutoff) {
       on_whole_rows(c, gate, whole_, [&](const Tensor& rows) { ops::gaussian_top_k(c, rows, *spec_.gate_cutoff); });
     }
-    ops::glu(c, inner, gate_up, spec_.activation);
+    if (spec_.clamp > 0) {
+      clamped_product(c, inner, gate_up, spec_.activation, spec_.clamp);
+    } else {
+      ops::glu(c, inner, gate_up, spec_.activation);
+    }
   } else {
     ops::unary(c, inner, spec_.activation);
   }

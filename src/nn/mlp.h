@@ -1,6 +1,6 @@
 // The feed-forward sublayer of a block: gated (act(gate(x)) * up(x), Shazeer 2020, arXiv:2002.05202) or plain.
-// gate_scale, gate_cutoff and sub_norm serve one family each; they act between the two projections, so a family that
-// kept them would have to copy the layer.
+// gate_scale, gate_cutoff, clamp and sub_norm serve one family each; they act between the two projections, so a family
+// that kept them would have to copy the layer.
 #pragma once
 
 #include <optional>
@@ -19,6 +19,7 @@ struct MlpSpec {
   ops::Activation activation = ops::Activation::kSilu;
   float gate_scale = 1.0f;             // multiplies the gate before its activation
   std::optional<float> gate_cutoff{};  // applies ops::gaussian_top_k to the gate before its activation
+  float clamp = 0.0f;                  // > 0: see clamped_product
   bool sub_norm = false;               // norms the input of the output projection (tensor "ffn_sub_norm")
   NormSpec sub_norm_spec{};
 
@@ -26,6 +27,10 @@ struct MlpSpec {
   std::vector<std::string> in{"gate_proj", "up_proj"};
   std::string out = "down_proj";
 };
+
+// out = clamp(activation(gate)) * clamp(up), where clamp(x) = min(max(x, -limit), limit). Overwrites gate_up, which is
+// [tokens, 2n], gate columns first.
+void clamped_product(ops::Ctx& c, const Tensor& out, const Tensor& gate_up, ops::Activation activation, float limit);
 
 class Mlp {
  public:

@@ -4,20 +4,26 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace sluice {
 namespace {
 
+// True if the fused projection also gives a gate for every value of the heads' results.
+bool value_gates(const AttentionSpec& s) { return s.output_gate && !s.head_gates; }
+// Outputs of the fused projection for the queries.
+int64_t query_outputs(const AttentionSpec& s) { return s.q_rank > 0 ? s.q_rank : s.q_width(); }
+
 std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
   if (s.qkv.size() == 1) return {{s.qkv[0], s.q_width() + s.kv_width() + s.v_width(), s.qkv_rows, s.transposed}};
-  const bool gate_in_q = s.output_gate && s.gate.empty();
+  const bool gate_in_q = value_gates(s) && s.gate.empty();
   std::vector<RowRange> q_rows;  // all queries first, then all gates
   for (int i = 0; gate_in_q && i < 2 * s.heads; ++i) {
     q_rows.push_back({(2 * (i % s.heads) + i / s.heads) * int64_t{s.head_dim}, s.head_dim});
   }
-  std::vector<Linear::Part> parts{{s.qkv[0], (gate_in_q ? 2 : 1) * s.q_width(), q_rows, s.transposed}};
-  if (!s.gate.empty()) parts.push_back({s.gate, s.q_width(), {}, s.transposed});
+  std::vector<Linear::Part> parts{{s.qkv[0], (gate_in_q ? 2 : 1) * query_outputs(s), q_rows, s.transposed}};
+  if (value_gates(s) && !s.gate.empty()) parts.push_back({s.gate, s.q_width(), {}, s.transposed});
   if (s.shared_kv) return parts;
   parts.push_back({s.qkv[1], s.kv_width(), {}, s.transposed});
   parts.push_back({s.qkv[2], s.v_width(), {}, s.transposed});
@@ -27,9 +33,9 @@ std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
 // The outputs of the fused projection that belong to these heads.
 std::vector<RowRange> qkv_outputs(const AttentionSpec& s, const HeadPart& part) {
   const int64_t dim = s.head_dim;
-  std::vector<RowRange> kept{scaled(part.queries, dim)};
-  int64_t first = s.q_width();
-  if (s.output_gate) kept.push_back(scaled(part.queries, dim, std::exchange(first, 2 * first)));
+  std::vector<RowRange> kept{s.q_rank > 0 ? RowRange{0, s.q_rank} : scaled(part.queries, dim)};
+  int64_t first = query_outputs(s);
+  if (value_gates(s)) kept.push_back(scaled(part.queries, dim, std::exchange(first, 2 * first)));
   if (s.shared_kv) return kept;
   kept.push_back(scaled(part.keys, dim, first));
   kept.push_back(scaled(part.keys, s.value_columns(), first + s.kv_width()));
@@ -39,6 +45,11 @@ std::vector<RowRange> qkv_outputs(const AttentionSpec& s, const HeadPart& part) 
 Linear::Split qkv_split(const AttentionSpec& s, const std::optional<HeadPart>& part) {
   if (!part) return {};
   return {.outputs = qkv_outputs(s, *part)};
+}
+
+Linear::Split heads_split(int64_t width, const std::optional<HeadPart>& part) {
+  if (!part) return {};
+  return {.outputs = {scaled(part->queries, width)}};
 }
 
 Linear::Split out_split(const AttentionSpec& s, const std::optional<HeadPart>& part) {
@@ -105,8 +116,9 @@ HeadNorm::HeadNorm(const Weights& w, const std::string& name, int heads, RowRang
     }
     return;
   }
-  const std::vector<float> weights =
-      picked((w / name).vector("weight", Shape{heads, s.head_dim}), {scaled(part, s.head_dim)});
+  const Shape shape{heads, s.head_dim};
+  std::vector<float> all = w.has(name) ? w.vector(name, shape) : (w / name).vector("weight", shape);
+  const std::vector<float> weights = picked(std::move(all), {scaled(part, s.head_dim)});
   for (auto at = weights.begin(); at != weights.end(); at += s.head_dim) {
     norms_.emplace_back(w.context(), std::span(at, at + s.head_dim), norm);
   }
@@ -137,6 +149,12 @@ Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden, const
       whole_(s.out_width()),
       qkv_(w, qkv_parts(s), hidden, s.qkv_bias, qkv_split(s, part)),
       out_(w, {{s.out, hidden, {}, s.transposed}}, s.out_width(), s.out_bias, out_split(s, part)) {
+  CHECK(s.q_rank == 0 || (!value_gates(s) && s.clip == 0), "queries of two steps with gates or a clip");
+  if (s.q_rank > 0) {
+    q_inner_norm_ = Norm(w, s.q_inner_norm, s.q_rank, s.qk_norm_spec);
+    q_up_ = Linear(w, {{s.q_up, s.q_width()}}, s.q_rank, false, heads_split(s.head_dim, part));
+  }
+  if (s.head_gates) gate_ = Linear(w, {{s.gate, s.heads}}, hidden, false, heads_split(1, part));
   const HeadPart mine = part.value_or(HeadPart{{0, s.heads}, {0, s.kv_heads}});
   q_norm_ = HeadNorm(w, s.q_norm, s.heads, mine.queries, s);
   if (!s.shared_kv) k_norm_ = HeadNorm(w, s.k_norm, s.kv_heads, mine.keys, s);
@@ -189,21 +207,41 @@ DType Attention::rows_type(const ops::Ctx& c, const TokenMixerStep& step, int64_
   const bool fused =
       rotation_normalizes(step) && ops::normalizes_heads(c, step.rope->cos_sin, spec_.interleaved_rope, step.kv->k);
   const bool normalizes = spec_.qk_norm != QkNorm::kNone && !fused;
-  const bool plain =
-      !normalizes && !spec_.value_norm && spec_.value_scale == 1.0f && spec_.clip == 0 && !spec_.output_gate;
+  const bool plain = !normalizes && !spec_.value_norm && spec_.value_scale == 1.0f && spec_.clip == 0 &&
+                     !value_gates(spec_) && spec_.q_rank == 0;
   const DType cache = step.kv->k.dtype;
   const bool rounds = cache != &kFloat32 && cache != &kFloat16;
   return plain && rounds ? qkv_.output_type(c, rows) : &kFloat32;
+}
+
+Tensor Attention::gated(ops::Ctx& c, const Tensor& mixed, const Tensor& qkv, const Tensor& x) const {
+  const Tensor gates = spec_.head_gates ? gate_(c, x) : qkv.slice_columns(spec_.q_width(), spec_.q_width());
+  if (spec_.softplus_gate) ops::softplus(c, gates, nullptr, 0.0f, std::numeric_limits<float>::infinity());
+  if (!spec_.head_gates) {
+    ops::multiply(c, mixed, gates, spec_.softplus_gate ? ops::Activation::kIdentity : ops::Activation::kSigmoid);
+    return mixed;
+  }
+  if (!spec_.softplus_gate) ops::unary(c, gates, ops::Activation::kSigmoid);
+  const Tensor out = c.arena.take(&kFloat32, mixed.shape);
+  const int64_t vectors = mixed.rows() * spec_.heads;
+  ops::combine(c, {.out = Tensor(out.data, &kFloat32, {vectors, spec_.value_columns()}),
+                   .x = Tensor(mixed.data, &kFloat32, {vectors, spec_.value_columns()}),
+                   .weights = Tensor(gates.data, &kFloat32, {vectors, 1}),
+                   .places = {}});
+  return out;
 }
 
 void Attention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                            bool accumulate) const {
   const Tensor qkv = ops::take_rows(c, rows_type(c, step, x.rows()), x.rows(), qkv_.outputs());
   qkv_.into(c, qkv, x, false);
-  const Tensor q = qkv.slice_columns(0, spec_.q_width());
-  Tensor k, v;
+  Tensor q = qkv.slice_columns(0, query_outputs(spec_)), k, v;
+  if (spec_.q_rank > 0) {
+    q_inner_norm_.in_place(c, q);
+    q = q_up_(c, q);
+  }
   if (!spec_.shared_kv) {
-    const int64_t keys = (spec_.output_gate ? 2 : 1) * spec_.q_width();
+    const int64_t keys = query_outputs(spec_) + (value_gates(spec_) ? spec_.q_width() : 0);
     k = qkv.slice_columns(keys, spec_.kv_width());
     v = qkv.slice_columns(keys + spec_.kv_width(), spec_.v_width());
     if (spec_.value_scale != 1.0f) ops::map(c, v, ops::Map::kScale, spec_.value_scale);
@@ -218,7 +256,7 @@ void Attention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor
   // Use 16 bits if only the output projection reads the result and it takes 16-bit inputs.
   DType type = spec_.output_gate || spec_.sub_norm ? &kFloat32 : out_.input_type(c, x.rows());
   if (type == &kFloat8E4M3) type = &kFloat32;  // fp8 has one scale per row, but the op writes a row in pieces
-  const Tensor mixed = ops::take_rows(c, type, x.rows(), spec_.out_width());
+  Tensor mixed = ops::take_rows(c, type, x.rows(), spec_.out_width());
   ops::AttentionArgs args = step.attention(mixed, q);
   args.heads = spec_.heads, args.scale = spec_.scale;
   args.causal = spec_.causal, args.window = spec_.window, args.chunk = spec_.chunk;
@@ -226,9 +264,7 @@ void Attention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor
   args.alibi_slopes = slopes_.data();
   args.relative_bias = relative_bias_.data(), args.relative_reach = spec_.relative_reach;
   ops::attention(c, args);
-  if (spec_.output_gate) {
-    ops::multiply(c, mixed, qkv.slice_columns(spec_.q_width(), spec_.q_width()), ops::Activation::kSigmoid);
-  }
+  if (spec_.output_gate) mixed = gated(c, mixed, qkv, x);
   if (spec_.sub_norm) on_whole_rows(c, mixed, whole_, [&](const Tensor& rows) { sub_norm_.in_place(c, rows); });
   out_.into(c, out, mixed, accumulate);
 }

@@ -1,7 +1,7 @@
 // Grouped-query attention over the paged KV cache, in every variant that the families in src/models use. AttentionSpec
 // is data: one table of sizes and kinds per model, no code per family.
-// Fields that one family alone sets (value_scale, chunk, sub_norm, norm_per_head_tensors) act inside the layer, so a
-// family that kept them would have to copy it.
+// Fields that one family alone sets (value_scale, chunk, q_rank, softplus_gate, sub_norm, norm_per_head_tensors) act
+// inside the layer, so a family that kept them would have to copy it.
 #pragma once
 
 #include <optional>
@@ -40,9 +40,12 @@ struct AttentionSpec {
   bool transposed = false;  // weights are [inputs, outputs]
   // the sigmoid of a gate scales the heads' results: tensor `gate`, or rows of q_proj after each head's query
   bool output_gate = false;
-  bool value_norm = false;  // each head's values are normed by qk_norm_spec without a weight
-  bool shared_kv = false;   // reads keys and values that another layer cached (LayerSpec::kv_from)
-  bool sinks = false;       // a learned logit per head in the softmax's denominator (tensor `sink`)
+  bool head_gates = false;     // one gate per head: tensor `gate` is [heads, hidden]
+  bool softplus_gate = false;  // softplus of the gate instead of its sigmoid
+  int q_rank = 0;              // > 0: rank of a two-step query projection (qkv[0], norm `q_inner_norm`, `q_up`)
+  bool value_norm = false;     // each head's values are normed by qk_norm_spec without a weight
+  bool shared_kv = false;      // reads keys and values that another layer cached (LayerSpec::kv_from)
+  bool sinks = false;          // a learned logit per head in the softmax's denominator (tensor `sink`)
   QkNorm qk_norm = QkNorm::kNone;
   NormSpec qk_norm_spec{};
   bool sub_norm = false;  // norms the heads' results before the output projection (tensor "attn_sub_norm")
@@ -56,11 +59,12 @@ struct AttentionSpec {
   // all queries, all keys, all values; empty: the tensor is stored in that order.
   std::vector<std::string> qkv{"q_proj", "k_proj", "v_proj"};
   std::vector<RowRange> qkv_rows{};
+  std::string q_inner_norm{}, q_up{};
   std::string gate{};  // [heads * head_dim, hidden]; used if output_gate
   std::string out = "o_proj";
   std::string q_norm = "q_norm", k_norm = "k_norm";
   std::string sink = "sinks";
-  // kEachHead: the tensors are q_norm.norms.0.weight, ... instead of q_norm.weight [heads, head_dim]
+  // kEachHead: the tensors are q_norm.norms.0.weight, ... instead of q_norm.weight or q_norm [heads, head_dim]
   bool norm_per_head_tensors = false;
 
   int64_t q_width() const { return int64_t{heads} * head_dim; }
@@ -109,7 +113,8 @@ class Attention final : public TokenMixer {
                   bool accumulate) const override;
   DType input_type(const ops::Ctx& c, int64_t rows) const override { return qkv_.input_type(c, rows); }
   int64_t floats_per_token() const override {
-    return (spec_.output_gate ? 2 : 1) * spec_.q_width() + spec_.out_width() + spec_.kv_width() + spec_.v_width();
+    const int64_t gates = spec_.head_gates ? spec_.heads + spec_.out_width() : spec_.output_gate ? spec_.q_width() : 0;
+    return spec_.q_rank + spec_.q_width() + gates + spec_.out_width() + spec_.kv_width() + spec_.v_width();
   }
   std::optional<KvShape> kv_shape() const override {
     if (spec_.shared_kv) return std::nullopt;
@@ -125,6 +130,8 @@ class Attention final : public TokenMixer {
   DType rows_type(const ops::Ctx& c, const TokenMixerStep& step, int64_t rows) const;
   // True if the rotation op also applies the norms of queries and keys.
   bool rotation_normalizes(const TokenMixerStep& step) const;
+  // Gates the heads' results. Returns `mixed`, or new rows.
+  Tensor gated(ops::Ctx& c, const Tensor& mixed, const Tensor& qkv, const Tensor& x) const;
   void rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& k,
                         const Tensor& v) const;
 
@@ -132,9 +139,9 @@ class Attention final : public TokenMixer {
 
   AttentionSpec spec_;  // of this rank's heads
   int64_t whole_ = 0;   // width of the results of all heads
-  Linear qkv_, out_;
+  Linear qkv_, q_up_, gate_, out_;
   HeadNorm q_norm_, k_norm_;
-  Norm value_norm_, sub_norm_;
+  Norm q_inner_norm_, value_norm_, sub_norm_;
   Vector sinks_, slopes_, relative_bias_;
 };
 

@@ -32,11 +32,13 @@ LatentAttention::LatentAttention(const Weights& w, const LatentAttentionSpec& s,
     q_b_ = Linear(w, {{"q_proj", q_width, split_rows(s)}}, hidden, false, queries);
   }
   kv_a_ = Linear(w, {{"kv_a_proj_with_mqa", s.kv_rank + s.rope_dim}}, hidden, s.bias);
-  kv_norm_ = Norm(w, "kv_a_layernorm", s.kv_rank, s.norm);
+  std::vector<float> norm = (w / "kv_a_layernorm").vector("weight", s.kv_rank);
+  for (float& weight : norm) weight *= s.latent_scale;
+  kv_norm_ = Norm(w.context(), norm, s.norm);
   const RowRange heads = part.value_or(RowRange{0, s.heads});
   load_kv_b(w, heads, s.heads);
   w.context().note_attention(spec_.heads, s.kv_rank);
-  out_ = Linear(w, {{"o_proj", hidden}}, int64_t{s.heads} * s.value_dim, s.bias, results);
+  out_ = Linear(w, {{s.out, hidden}}, int64_t{s.heads} * s.value_dim, s.bias, results);
 }
 
 void LatentAttention::load_kv_b(const Weights& w, RowRange heads, int all) {

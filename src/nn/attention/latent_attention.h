@@ -4,6 +4,8 @@
 // the first columns of its keys.
 #pragma once
 
+#include <string>
+
 #include "nn/stacked_linear.h"
 #include "nn/token_mixer.h"
 
@@ -19,6 +21,8 @@ struct LatentAttentionSpec {
   bool bias = false;             // q_a_proj, kv_a_proj_with_mqa and o_proj have a bias
   bool interleaved_rope = true;  // rotates pairs (2i, 2i + 1)
   NormSpec norm{};               // norm of the latent vectors
+  float latent_scale = 1.0f;     // multiplies the normed latent vector of keys and values
+  std::string out = "o_proj";
 };
 
 class LatentAttention final : public TokenMixer {

@@ -135,6 +135,10 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
   if (s.type == "mrope") s.type = "default";
   for (const char* key : {"mrope_section", "mrope_interleaved"}) rope.ignore(key);
   if (s.type == "su") s.type = "longrope";  // the name Phi-3's first checkpoints used
+  if (s.type == "deepseek_yarn") {          // yarn whose two factors are always given
+    for (const char* key : {"mscale", "mscale_all_dim"}) required(rope, key);
+    s.type = "yarn";
+  }
   rope.ignore("type");
   // If both have the key, the reference uses the one in the configuration (Phi-3), not the one in the scaling.
   const char* const original = "original_max_position_embeddings";

@@ -43,7 +43,6 @@ class Loader {
 
   void separate() {
     plan(type_of_first(spec_.gate), type_of_first(spec_.down));
-    Buffer memory;
     const RowRange all{0, hidden_};
     for (int e = 0; e < spec_.experts; ++e) {
       const Weights here = w_ / "experts" / std::to_string(e);
@@ -51,11 +50,7 @@ class Loader {
                             RowRange rows, RowRange columns) {
         const TensorEntry* entry = (here / name).tensor("weight", shape, Weights::Stored::kAnyWay);
         if (entry == nullptr || !context_.packs() || !mine(e)) return;
-        for (const Tensor& run : entry->rows_in_memory(rows.begin, rows.count, context_.queue.threads(), memory)) {
-          into.pack(context_, e - static_cast<int>(experts_.begin), row,
-                    run.slice_columns(columns.begin, columns.count));
-          row += run.rows();
-        }
+        pack_part(into, e - static_cast<int>(experts_.begin), row, *entry, rows, columns);
       };
       if (spec_.gated) pack(in_, 0, spec_.gate, {inner_, hidden_}, part_, all);
       pack(in_, spec_.gated ? part_.count : 0, spec_.up, {inner_, hidden_}, part_, all);
@@ -66,6 +61,23 @@ class Loader {
   void stacked() {
     in_ = StackedLinear(w_, spec_.gate, spec_.experts, 2 * inner_, hidden_, gate_and_up(), {0, hidden_}, experts_);
     out_ = StackedLinear(w_, spec_.down, spec_.experts, hidden_, inner_, {{0, hidden_}}, part_, experts_);
+  }
+
+  void stacked_apart() {
+    const auto find = [&](const std::string& name, const Shape& shape) {
+      return (w_ / name).tensor("weight", shape, Weights::Stored::kAnyWay);
+    };
+    const TensorEntry* gate = find(spec_.gate, {spec_.experts, inner_, hidden_});
+    const TensorEntry* up = find(spec_.up, {spec_.experts, inner_, hidden_});
+    const TensorEntry* down = find(spec_.down, {spec_.experts, hidden_, inner_});
+    plan(gate != nullptr ? gate->dtype : context_.dtype, down != nullptr ? down->dtype : context_.dtype);
+    if (!context_.packs() || gate == nullptr || up == nullptr || down == nullptr) return;
+    each_expert([&](int i, int64_t e) {
+      const RowRange mine = scaled(part_, 1, e * inner_);
+      pack_part(in_, i, 0, *gate, mine, {0, hidden_});
+      pack_part(in_, i, part_.count, *up, mine, {0, hidden_});
+      pack_part(out_, i, 0, *down, {e * hidden_, hidden_}, part_);
+    });
   }
 
   void stacked_parameters() {
@@ -144,6 +156,14 @@ class Loader {
     out_ = StackedLinear(context_, out, count, hidden_, part_.count, inner_);
   }
 
+  // Packs a part of an entry's rows and columns as the rows from `row` on of matrix i.
+  void pack_part(StackedLinear& into, int i, int64_t row, const TensorEntry& entry, RowRange rows, RowRange columns) {
+    for (const Tensor& run : entry.rows_in_memory(rows.begin, rows.count, context_.queue.threads(), memory_)) {
+      into.pack(context_, i, row, run.slice_columns(columns.begin, columns.count));
+      row += run.rows();
+    }
+  }
+
   bool mine(int64_t expert) const { return expert >= experts_.begin && expert < experts_.begin + experts_.count; }
 
   // Calls body(i, e) for this rank's experts: the i-th one is expert e of the checkpoint.
@@ -195,6 +215,7 @@ class Loader {
   const RowRange experts_;
   const RowRange part_;  // of the inner width
   StackedLinear &in_, &out_;
+  Buffer memory_;  // of rows that are computed
 };
 
 }  // namespace
@@ -232,6 +253,9 @@ void load_experts(const Weights& w, const MoeSpec& spec, int hidden, const std::
       break;
     case ExpertLayout::kStackedParameters:
       loader.stacked_parameters();
+      break;
+    case ExpertLayout::kStackedApart:
+      loader.stacked_apart();
       break;
     case ExpertLayout::kFlat:
       loader.flat();

@@ -6,6 +6,30 @@
 #include "nn/moe/expert_weights.h"
 
 namespace sluice {
+namespace {
+
+class Experts final : public FeedForward {
+ public:
+  Experts(const Weights& w, const MoeSpec& spec, int hidden)
+      : moe_(w, spec, hidden), floats_(Moe::floats_per_token(spec, hidden)) {}
+  void operator()(ops::Ctx& c, std::span<const Tensor>, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override {
+    moe_(c, out, x, accumulate);
+  }
+  int64_t floats_per_token() const override { return floats_; }
+
+ private:
+  Moe moe_;
+  int64_t floats_;
+};
+
+}  // namespace
+
+MakeFeedForward experts_of(std::string name, MoeSpec spec) {
+  return [name = std::move(name), spec = std::move(spec)](const Weights& layer, int hidden) {
+    return std::make_unique<Experts>(layer / name, spec, hidden);
+  };
+}
 
 Choice::Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction) {
   const int64_t tokens = logits.rows(), top_k = routing.top_k;
@@ -24,16 +48,19 @@ int64_t Choice::floats_per_token(const ops::Routing& routing, int experts) {
 
 Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
   LoadContext& context = w.context();
-  if (!s.router.empty()) router_ = Linear(w, {{s.router, s.experts}}, hidden, s.router_bias);
+  if (!s.router.empty()) router_ = Linear(w, {{s.router, s.choices()}}, hidden, s.router_bias);
   if (!s.expert_scale.empty()) expert_scale_ = Vector(context, w.vector(s.expert_scale, s.experts));
   if (!s.correction.empty()) correction_ = Vector(context, w.vector(s.correction, s.correction_shape));
   const std::optional<ExpertPart> part = expert_part(w, s);
   partial_ = part.has_value();
   inner_ = partial_ ? static_cast<int>(part->inner.count) : s.inner;
-  if (partial_ && part->experts.count < s.experts) {
-    first_ = static_cast<int>(part->experts.begin);
-    std::vector<float> mine(static_cast<size_t>(s.experts), 0.0f);
-    std::fill_n(mine.begin() + first_, part->experts.count, 1.0f);
+  if (s.identities > 0 || (partial_ && part->experts.count < s.experts)) {
+    const RowRange held = partial_ ? part->experts : RowRange{0, s.experts};
+    first_ = static_cast<int>(held.begin);
+    std::vector<float> mine(static_cast<size_t>(s.choices()), 0.0f);
+    std::fill_n(mine.begin() + first_, held.count, 1.0f);
+    // Of the ranks' summands, one has the inputs that identities return.
+    if (!partial_ || context.ranks.rank == 0) std::fill(mine.begin() + s.experts, mine.end(), 1.0f);
     mine_ = Vector(context, mine);
   }
   load_experts(w, s, hidden, part, in_, out_);
@@ -44,6 +71,7 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
                          .gated = s.gated,
                          .bias = s.shared_bias,
                          .activation = s.activation,
+                         .clamp = s.shared_clamp,
                          .in = s.shared_in,
                          .out = s.shared_out};
     shared_ = Mlp(w / s.shared, shared, hidden, /*sum=*/!partial_);
@@ -53,9 +81,9 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
 
 int64_t Moe::floats_per_token(const MoeSpec& s, int hidden) {
   const int64_t per_choice = 1 + (s.scaled_inputs ? 2 * hidden + 1 : hidden) + 3 * int64_t{s.inner};
-  const int64_t routed = s.experts + Choice::floats_per_token(s, s.experts) + s.top_k * per_choice;
+  const int64_t routed = s.choices() + Choice::floats_per_token(s, s.choices()) + s.top_k * per_choice;
   const int64_t shared = 3 * int64_t{s.shared_inner} + (s.shared_gate ? hidden + 1 : 0);
-  return std::max(routed, s.experts + shared);
+  return std::max(routed, s.choices() + shared);
 }
 
 void Moe::run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
@@ -83,13 +111,15 @@ void Moe::scale_weights(ops::Ctx& c, const Choice& choice, const Vector& factors
   Arena::Scope scope(c.arena);
   const int64_t chosen = choice.experts.shape.elements();
   const Tensor scales = c.arena.take(&kFloat32, {chosen, 1});
-  const Tensor all(reinterpret_cast<std::byte*>(const_cast<float*>(factors.data())), &kFloat32, {spec_.experts, 1});
+  const Tensor all(reinterpret_cast<std::byte*>(const_cast<float*>(factors.data())), &kFloat32, {spec_.choices(), 1});
   ops::gather_rows(c, scales, all, Tensor(choice.experts.data, &kInt32, {chosen}));
   ops::multiply(c, Tensor(choice.weights.data, &kFloat32, {chosen, 1}), scales);
 }
 
 void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
-  (*this)(c, out, x, router_(c, x), accumulate);
+  const Tensor logits = router_(c, x);
+  if (spec_.logit_cap > 0) ops::map(c, logits, ops::Map::kSoftCap, spec_.logit_cap);
+  (*this)(c, out, x, logits, accumulate);
 }
 
 void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const {
@@ -120,7 +150,8 @@ void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
     scale_inputs(c, choice, x, mine);
     in_.experts(c, gate_up, mine, starts);
   } else if (!mine_.empty()) {
-    ops::gather_rows(c, mine, x, choice.rows);  // places of other ranks keep finite numbers, which get no weight
+    // Places of identities keep their inputs. Those of other ranks keep finite numbers, which get no weight.
+    ops::gather_rows(c, mine, x, choice.rows);
     in_.experts(c, gate_up, mine, starts);
   } else {
     in_.experts(c, gate_up, x, starts, choice.rows, mine);
@@ -128,6 +159,8 @@ void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, inner_}) : gate_up;
   if (!spec_.gated) {
     ops::unary(c, inner, spec_.activation);
+  } else if (spec_.clamp > 0) {
+    clamped_product(c, inner, gate_up, spec_.activation, spec_.clamp);
   } else if (spec_.glu_limit > 0) {
     ops::clamped_glu(c, inner, gate_up, spec_.glu_alpha, spec_.glu_limit);
   } else {

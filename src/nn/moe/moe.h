@@ -1,13 +1,14 @@
 // Mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router sends every row to its top k of many MLPs. Rows
 // are sorted by expert and multiplied with the matrices of all experts in one op per projection. Results are added in
 // ascending order of the experts, so a row's sum does not depend on the other rows of the batch.
-// Fields that one family alone sets (glu_alpha, glu_limit, scaled_inputs, expert_scale) act between the layer's ops, so
-// a family that kept them would have to copy the layer.
+// Fields that one family alone sets (glu_alpha, glu_limit, clamp, logit_cap, identities, scaled_inputs, expert_scale)
+// act between the layer's ops, so a family that kept them would have to copy the layer.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "nn/feed_forward.h"
 #include "nn/mlp.h"
 #include "nn/stacked_linear.h"
 
@@ -18,6 +19,7 @@ enum class ExpertLayout {
   kSeparate,  // experts.N.gate.weight, experts.N.up.weight [inner, hidden], experts.N.down.weight [hidden, inner]
   kStacked,   // gate.weight [experts, 2 * inner, hidden], gate rows first; down.weight [experts, hidden, inner]
   kStackedParameters,  // like kStacked, but the tensors are named gate and down, without ".weight"
+  kStackedApart,       // gate.weight, up.weight [experts, inner, hidden]; down.weight [experts, hidden, inner]
   kFlat,               // gate, up, down [experts * inner, hidden]; down is transposed
   kTransposedHalves,   // gate [experts, hidden, 2 * inner], gate columns first; down [experts, inner, hidden]
   kTransposed,  // gate [experts, hidden, 2 * inner], gate and up columns interleaved; down [experts, inner, hidden]
@@ -35,7 +37,12 @@ struct MoeSpec : ops::Routing {
   bool gated = true;  // as in MlpSpec; ungated experts support only the layout kSeparate
   ops::Activation activation = ops::Activation::kSilu;
   float glu_alpha = 0.0f, glu_limit = 0.0f;  // limit > 0: uses ops::clamped_glu
-  std::string correction{};                  // tensor of the corrections in ops::Routing; empty: none
+  float clamp = 0.0f, shared_clamp = 0.0f;   // > 0: see clamped_product; of experts, and of the shared expert
+  float logit_cap = 0.0f;                    // > 0: soft cap on the router's logits
+  // The router's last outputs stand for this many experts that return their input (zero experts: LongCat-Flash,
+  // arXiv:2509.01322). They have no weights.
+  int identities = 0;
+  std::string correction{};  // tensor of the corrections in ops::Routing; empty: none
   Shape correction_shape{};
   bool router_bias = false;
   ExpertBias bias = ExpertBias::kNone;
@@ -51,6 +58,8 @@ struct MoeSpec : ops::Routing {
   std::string shared = "shared_experts";
   std::vector<std::string> shared_in{"gate_proj", "up_proj"};
   std::string shared_out = "down_proj";
+
+  int choices() const { return experts + identities; }
 };
 
 // The experts that rows choose, and the rows sorted by expert.
@@ -88,8 +97,11 @@ class Moe {
   int first_ = 0;         // this rank's first expert; in_ and out_ have its experts
   int inner_ = 0;         // this rank's part of the experts' width
   bool partial_ = false;  // the experts' results are this rank's summands
-  Vector mine_;           // [experts] 1 for this rank's experts, 0 for others; empty: it has all
+  Vector mine_;           // [choices] 1 for what this rank computes, 0 for the rest; empty: it computes all
   Mlp shared_;
 };
+
+// Makes experts below NAME of a layer whose experts differ from those of DecoderSpec::moe.
+MakeFeedForward experts_of(std::string name, MoeSpec spec);
 
 }  // namespace sluice
