@@ -91,7 +91,7 @@ inline constexpr int kFailingAfter = 8;
 struct Health {
   bool alive = false;             // idle, or a step finished lately; and not every request fails
   bool failed = false;            // a fault ended the engine: every request got an error, none will be taken
-  std::string failure{};          // why, if a process that computes a part of the model was lost; else empty
+  std::string failure{};          // why: a process was lost; without `failed`: the replicas that are down; or empty
   double seconds_since_step = 0;  // since work was last seen to progress, 0 when idle
   int running = 0;                // sequences
   int waiting = 0;                // sequences that never ran

@@ -66,8 +66,6 @@ std::shared_ptr<const void> Placement::enter(int replica, std::span<const ChainH
   return {&sum, [loads = loads_, load](std::atomic<int64_t>* entered) { *entered -= load; }};
 }
 
-void Placement::forget_prefixes() {
-  for (size_t i = 0; i < loads_->size(); ++i) table_.forget(i);
-}
+void Placement::forget_prefixes(int replica) { table_.forget(static_cast<size_t>(replica)); }
 
 }  // namespace sluice

@@ -33,7 +33,7 @@ class Placement {
   // What a request adds to the load: its choices, and 1 for each 1024 tokens of its prompt.
   static int64_t load_of(int choices, size_t prompt_tokens);
 
-  void forget_prefixes();
+  void forget_prefixes(int replica);
   int64_t load(int replica) const { return (*loads_)[static_cast<size_t>(replica)].load(); }
 
   static constexpr int64_t kImbalance = 2;

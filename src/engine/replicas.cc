@@ -1,5 +1,4 @@
-// A request goes where most of its prompt is cached, or else to the replica with the least to do. Ids of requests are
-// those of the replica, times the number of replicas, plus the replica.
+// A request goes where most of its prompt is cached, or else to the replica with the least to do.
 #include "engine/replicas.h"
 
 #include <fmt/core.h>
@@ -23,31 +22,27 @@ namespace {
 
 class Replicas final : public Engine {
  public:
-  explicit Replicas(std::vector<std::unique_ptr<Engine>> engines)
-      : engines_(std::move(engines)), placement_(static_cast<int>(engines_.size())), info_(engines_.front()->model()) {
-    info_.kv_cache_tokens = 0;
-    for (const auto& engine : engines_) {
-      info_.kv_cache_tokens += engine->model().kv_cache_tokens;
-      info_.max_model_len = std::min(info_.max_model_len, engine->model().max_model_len);
-    }
-  }
+  Replicas(std::vector<std::unique_ptr<Engine>> engines, ReplicaRestart restart)
+      : placement_(static_cast<int>(engines.size())),
+        info_(info_of(engines)),
+        slots_(std::move(engines), std::move(restart), [this](int failed) { placement_.forget_prefixes(failed); }) {}
 
   const ModelInfo& model() const override { return info_; }
   std::vector<TokenId> tokenize(std::string_view text, bool add_special_tokens) const override {
-    return first().tokenize(text, add_special_tokens);
+    return slots_.any()->tokenize(text, add_special_tokens);
   }
   std::string detokenize(std::span<const TokenId> tokens, bool skip_special_tokens) const override {
-    return first().detokenize(tokens, skip_special_tokens);
+    return slots_.any()->detokenize(tokens, skip_special_tokens);
   }
-  std::string token_text(TokenId token) const override { return first().token_text(token); }
-  std::string token_bytes(TokenId token) const override { return first().token_bytes(token); }
-  std::string render_chat(const ChatPrompt& chat) const override { return first().render_chat(chat); }
-  std::string tokenizer_config() const override { return first().tokenizer_config(); }
+  std::string token_text(TokenId token) const override { return slots_.any()->token_text(token); }
+  std::string token_bytes(TokenId token) const override { return slots_.any()->token_bytes(token); }
+  std::string render_chat(const ChatPrompt& chat) const override { return slots_.any()->render_chat(chat); }
+  std::string tokenizer_config() const override { return slots_.any()->tokenizer_config(); }
   PooledText encode(std::string_view text, std::optional<std::string_view> pair,
                     const Truncation& truncation) const override {
-    return first().encode(text, pair, truncation);
+    return slots_.any()->encode(text, pair, truncation);
   }
-  Request chat_request(ChatRequest chat) const override { return first().chat_request(std::move(chat)); }
+  Request chat_request(ChatRequest chat) const override { return slots_.any()->chat_request(std::move(chat)); }
 
   RequestId submit(Request request, EventSink sink) override {
     const std::vector<ChainHash> chain =
@@ -69,92 +64,93 @@ class Replicas final : public Engine {
         });
   }
 
-  void cancel(RequestId id) override { engines_[id % engines_.size()]->cancel(id / engines_.size()); }
+  void cancel(RequestId id) override { slots_.cancel(id); }
 
   // All replicas have the same adapters: if one of them cannot load one, none has it.
   void load_adapter(const std::string& name, const std::string& folder) override {
-    for (size_t i = 0; i < engines_.size(); ++i) {
-      try {
-        engines_[i]->load_adapter(name, folder);
-      } catch (...) {
-        for (size_t loaded = 0; loaded < i; ++loaded) engines_[loaded]->unload_adapter(name);
-        throw;
+    slots_.with_adapters([&](const auto& engines) {
+      for (size_t i = 0; i < engines.size(); ++i) {
+        try {
+          engines[i]->load_adapter(name, folder);
+        } catch (...) {
+          for (size_t loaded = 0; loaded < i; ++loaded) engines[loaded]->unload_adapter(name);
+          throw;
+        }
       }
-    }
+    });
   }
   bool unload_adapter(std::string_view name) override {
     bool known = false;
-    for (const auto& engine : engines_) known |= engine->unload_adapter(name);
+    slots_.with_adapters([&](const auto& engines) {
+      for (const auto& engine : engines) known |= engine->unload_adapter(name);
+    });
     return known;
   }
-  std::vector<AdapterInfo> adapters() const override { return first().adapters(); }
+  std::vector<AdapterInfo> adapters() const override { return slots_.adapters(); }
 
   void end_session(std::string_view tenant, std::string_view session) override {
     for (const auto& engine : engines_) engine->end_session(tenant, session);
   }
   void reset_prefix_cache() override {
-    for (const auto& engine : engines_) engine->reset_prefix_cache();
-    placement_.forget_prefixes();
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (const auto engine = slots_.engine(i)) engine->reset_prefix_cache();
+      placement_.forget_prefixes(static_cast<int>(i));
+    }
   }
 
   bool overloaded() const override {
-    return std::ranges::all_of(engines_, [](const auto& engine) { return engine->overloaded(); });
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      const auto engine = slots_.engine(i);
+      if (engine != nullptr && !engine->overloaded()) return false;
+    }
+    return true;
   }
-  void stop_accepting() override {
-    for (const auto& engine : engines_) engine->stop_accepting();
-  }
+  void stop_accepting() override { slots_.stop_accepting(); }
 
-  // As bad as that of the worst replica.
-  Health health() const override {
-    Health all{.alive = true};
-    for (size_t i = 0; i < engines_.size(); ++i) {
-      const Health one = engines_[i]->health();
-      all.alive &= one.alive;
-      if (one.failed && !all.failed) {
-        all.failed = true;
-        all.failure =
-            one.failure.empty() ? fmt::format("replica {} failed", i) : fmt::format("replica {}: {}", i, one.failure);
-      }
-      all.seconds_since_step = std::max(all.seconds_since_step, one.seconds_since_step);
-      all.errors_in_a_row = std::max(all.errors_in_a_row, one.errors_in_a_row);
-      all.running += one.running;
-      all.waiting += one.waiting;
+  Health health() const override { return slots_.health(); }
+
+  // The label "engine" is the replica.
+  std::vector<MetricFamily> metrics() const override {
+    std::vector<MetricFamily> all = slots_.metrics();
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (const auto engine = slots_.engine(i)) merge_metrics(all, engine->metrics(), "engine", std::to_string(i));
     }
     return all;
   }
 
-  // The label "engine" is the replica.
-  std::vector<MetricFamily> metrics() const override {
-    std::vector<MetricFamily> all;
-    for (size_t i = 0; i < engines_.size(); ++i)
-      merge_metrics(all, engines_[i]->metrics(), "engine", std::to_string(i));
-    return all;
+ private:
+  static ModelInfo info_of(const std::vector<std::unique_ptr<Engine>>& engines) {
+    ModelInfo info = engines.front()->model();
+    info.kv_cache_tokens = 0;
+    for (const auto& engine : engines) {
+      info.kv_cache_tokens += engine->model().kv_cache_tokens;
+      info.max_model_len = std::min(info.max_model_len, engine->model().max_model_len);
+    }
+    return info;
   }
 
- private:
-  Engine& first() const { return *engines_.front(); }
-
   // Calls submit(engine, what counts the load, whether no other engine is left) for one replica after the other until
-  // one is not overloaded.
+  // one is not overloaded. Those that have failed are not asked, unless all have.
   template <class Submit>
   RequestId place(std::span<const ChainHash> chain, int64_t load, Submit&& submit) {
-    ReplicaMask allowed = engines_.size() == kMaxReplicas ? ~ReplicaMask{0} : (ReplicaMask{1} << engines_.size()) - 1;
+    ReplicaMask allowed = slots_.working();
+    if (allowed == 0) allowed = slots_.all();
     for (;;) {
       const int chosen = placement_.choose(chain, allowed);
       allowed &= ~(ReplicaMask{1} << chosen);
       try {
-        const auto replica = static_cast<size_t>(chosen);
-        const RequestId id = submit(*engines_[replica], placement_.enter(chosen, chain, load), allowed == 0);
-        return id * engines_.size() + replica;
+        return slots_.submit(static_cast<size_t>(chosen), [&](Engine& engine) {
+          return submit(engine, placement_.enter(chosen, chain, load), allowed == 0);
+        });
       } catch (const Error& e) {
         if (e.code != ErrorCode::kOverloaded || allowed == 0) throw;
       }
     }
   }
 
-  const std::vector<std::unique_ptr<Engine>> engines_;
   Placement placement_;
-  ModelInfo info_;
+  const ModelInfo info_;
+  ReplicaSlots slots_;
 };
 
 // A part of a limit, at least one; 0 stays what it means.
@@ -212,11 +208,16 @@ std::unique_ptr<Engine> load_replicas(const EngineOptions& options, const LoadRe
     engines.push_back(engine.get());
     log::info("replica {} of {} is loaded", engines.size(), replicas);
   }
-  return join_replicas(std::move(engines));
+  const auto anew = [options, load](int replica, int max_model_len, const std::function<void(double)>& loading) {
+    EngineOptions one = replica_options(options, replica);
+    one.max_model_len = max_model_len;
+    return load(one, loading);
+  };
+  return join_replicas(std::move(engines), {.load = anew});
 }
 
-std::unique_ptr<Engine> join_replicas(std::vector<std::unique_ptr<Engine>> engines) {
-  return std::make_unique<Replicas>(std::move(engines));
+std::unique_ptr<Engine> join_replicas(std::vector<std::unique_ptr<Engine>> engines, ReplicaRestart restart) {
+  return std::make_unique<Replicas>(std::move(engines), std::move(restart));
 }
 
 }  // namespace sluice

@@ -100,9 +100,10 @@ ApiError server_fault() {
   return {.status = 500, .message = "The server had an error while processing your request.", .type = "server_error"};
 }
 
-ApiError server_fault(const Health& health) {
+ApiError server_fault(const Health& health, std::string_view message) {
   ApiError fault = server_fault();
-  if (!health.failure.empty()) fault.message = health.failure;
+  const bool of_failure = health.failed || (!message.empty() && health.failure.find(message) != std::string::npos);
+  if (of_failure && !health.failure.empty()) fault.message = health.failure;
   return fault;
 }
 

@@ -49,7 +49,8 @@ ApiError model_not_found(std::string_view model, const std::vector<std::string>&
 // No model was named, and there are several.
 ApiError model_not_named(const std::vector<std::string>& served);
 ApiError server_fault();
-ApiError server_fault(const Health& health);  // names the process that was lost, if that is the fault
+// The fault that ended a request with this message. Names the process that was lost, if that is the fault.
+ApiError server_fault(const Health& health, std::string_view message);
 // Queue full or draining: 503 with Retry-After.
 ApiError overloaded(std::string message);
 ApiError too_busy();  // the queue is full

@@ -202,7 +202,7 @@ void Generation::take(int prompt, Event event) {
       return fail({.message = event.finish->message, .param = event.finish->param, .code = "invalid_grammar"});
     }
     log::error("a request failed: {}", event.finish->message);
-    return fail(server_fault(engine_->health()));
+    return fail(server_fault(engine_->health(), event.finish->message));
   }
   if (event.finish && event.finish->reason == FinishReason::kAbort) {
     return fail(aborted(deadline_));

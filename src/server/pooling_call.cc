@@ -105,7 +105,7 @@ HttpResponse PoolingCall::response_to(const PoolingResult& result) {
   }
   if (result.reason == FinishReason::kError) {
     log::error("a request failed: {}", result.message);
-    return to_response(server_fault(engine_->health()), *job_.dialect);
+    return to_response(server_fault(engine_->health(), result.message), *job_.dialect);
   }
   if (result.reason == FinishReason::kAbort) return to_response(aborted(deadline_), *job_.dialect);
   return {.body = job_.body(result), .headers = job_.headers};

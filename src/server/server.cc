@@ -193,8 +193,8 @@ struct Server::Impl final : HttpHandler {
     for (const ServedModel& model : models->engines()) {
       const Health health = model.engine->health();
       all.alive &= health.alive;
+      if (all.failure.empty() || (health.failed && !all.failed)) all.failure = health.failure;
       all.failed |= health.failed;
-      if (all.failure.empty()) all.failure = health.failure;
       all.seconds_since_step = std::max(all.seconds_since_step, health.seconds_since_step);
       all.running += health.running;
       all.waiting += health.waiting;
@@ -206,11 +206,12 @@ struct Server::Impl final : HttpHandler {
   HttpResponse health() const {
     const Health health = engines_health();
     const bool failing = health.errors_in_a_row >= kFailingAfter;
-    const char* status = health.failed  ? "failed"
-                         : draining     ? "draining"
-                         : failing      ? "failing"
-                         : health.alive ? "ok"
-                                        : "stalled";
+    const char* status = health.failed             ? "failed"
+                         : draining                ? "draining"
+                         : failing                 ? "failing"
+                         : !health.alive           ? "stalled"
+                         : !health.failure.empty() ? "degraded"
+                                                   : "ok";
     const bool good = health.alive && !draining;
     Json body = {{"status", status},
                  {"running", health.running},

@@ -105,27 +105,55 @@ def test_a_lost_rank_ends_requests_with_an_error(kind):
         assert server.process.wait(timeout=10) == ENGINE_FAILED
 
 
-def test_a_lost_rank_of_a_replica_ends_the_server():
-    """Requests on the other replica may still end well. Whoever supervises the server starts it anew."""
-    with Server("-tp", "2", "-dp", "2", "--dtype", "float32") as server:
-        streams = [
-            server.client().completions.create(
-                model=server.name, prompt=prompt, max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
-            )
-            for prompt in ("Once", "The")
-        ]
-        for stream in streams:
-            next(stream)
-        os.kill(children_of(server)[1][1], signal.SIGKILL)
-        killed = time.monotonic()
-        ends = []
-        for stream in streams:
-            try:
-                ends.append([chunk.choices[0].finish_reason for chunk in stream][-1])
-            except (openai.APIError, httpx.TransportError) as error:
-                ends.append(str(error))
-        assert time.monotonic() - killed < 5
-        assert any("rank 1 of 2 was lost" in end for end in ends), ends
+REPLICAS = ["-tp", "2", "-dp", "2", "--dtype", "float32", "--threads", "4"]
+
+
+def long_answer(server: Server, prompt: str):
+    """A stream of 600 tokens."""
+    return server.client().completions.create(
+        model=server.name, prompt=prompt, max_tokens=600, stream=True, temperature=0, extra_body={"ignore_eos": True}
+    )
+
+
+def end_of(stream) -> str:
+    """The finish reason of a stream, or its error."""
+    try:
+        return [chunk.choices[0].finish_reason for chunk in stream][-1]
+    except (openai.APIError, httpx.TransportError) as error:
+        return str(error)
+
+
+def test_a_lost_replica_is_replaced_while_the_other_goes_on():
+    """The first ranks of both replicas are this server's process; each has one further rank."""
+    with Server(*REPLICAS) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        client = server.client()
+
+        def ask(i: int) -> str:
+            answer = client.completions.create(model=server.name, prompt=f"Number {i}", max_tokens=8, temperature=0)
+            return answer.choices[0].text
+
+        want = [ask(i) for i in range(8)]
+        ends = [pool.submit(end_of, long_answer(server, prompt)) for prompt in ("Once", "The", "A", "In")]
+        wait_until(lambda: httpx.get(server.url + "/health").json()["running"] == 4, 10)
+        os.kill(children_of(server)[0][1], signal.SIGKILL)
+        wait_until(lambda: httpx.get(server.url + "/health").json()["status"] == "degraded", 2)
+        health = httpx.get(server.url + "/health")
+        assert health.status_code == 200 and ": rank 1 of 2 was lost" in health.json()["message"], health.text
+        assert list(pool.map(ask, range(8))) == want  # at once, on the other replica
+        ended = [end.result() for end in ends]
+        assert sum("rank 1 of 2 was lost" in end for end in ended) == 2 and ended.count("length") == 2, ended
+        wait_until(lambda: httpx.get(server.url + "/health").json()["status"] == "ok", 60)
+        assert len(children_of(server)) == 2
+        assert list(pool.map(ask, range(8))) == want
+        metrics = httpx.get(server.url + "/metrics").text.splitlines()
+        restarts = [line.split()[-1] for line in metrics if line.startswith("sluice:replica_restarts_total")]
+        assert sorted(restarts) == ["0", "1"], restarts
+
+
+def test_the_server_ends_without_any_replica():
+    with Server(*REPLICAS) as server:
+        for _, pid in children_of(server):
+            os.kill(pid, signal.SIGKILL)
         assert server.process.wait(timeout=10) == ENGINE_FAILED
 
 

@@ -76,7 +76,7 @@ TEST(Placement, APrefixGoesWhereItIsUnlessThereIsTooMuchLoad) {
   const auto others = {placement.enter(0, {}, 4), placement.enter(1, {}, 4)};
   EXPECT_EQ(placement.choose(longer, kAll), 2);
   EXPECT_NE(placement.choose(longer, 0b011), 2);
-  placement.forget_prefixes();
+  placement.forget_prefixes(2);
   const auto last = placement.enter(2, {}, 4);
   EXPECT_NE(placement.choose(longer, kAll), 2);
 }

@@ -106,7 +106,7 @@ TEST_F(ReplicasTest, OverloadedOnlyIfAllAre) {
   EXPECT_TRUE(replicas->overloaded());
 }
 
-TEST_F(ReplicasTest, HealthIsThatOfTheWorst) {
+TEST_F(ReplicasTest, HealthIsThatOfTheWorstThatWorks) {
   EXPECT_TRUE(replicas->health().alive);
   fakes[1]->alive = false;
   fakes[2]->errors_in_a_row = 5;
@@ -114,8 +114,27 @@ TEST_F(ReplicasTest, HealthIsThatOfTheWorst) {
   EXPECT_FALSE(replicas->health().failed);
   EXPECT_EQ(replicas->health().errors_in_a_row, 5);
   fakes[1]->failed = true;
+  EXPECT_TRUE(replicas->health().alive);
+  EXPECT_FALSE(replicas->health().failed);
+  EXPECT_EQ(replicas->health().failure, "replica 1: its engine has stopped");
+  fakes[0]->failed = fakes[2]->failed = true;
+  EXPECT_FALSE(replicas->health().alive);
   EXPECT_TRUE(replicas->health().failed);
-  EXPECT_EQ(replicas->health().failure, "replica 1 failed");
+}
+
+TEST_F(ReplicasTest, AReplicaThatFailedGetsNoRequests) {
+  fakes[0]->failed = true;
+  Collector collector(*replicas);
+  for (int i = 0; i < 6; ++i) collector.submit(request("hello"));
+  collector.wait();
+  EXPECT_EQ(fakes[0]->submitted, 0);
+  EXPECT_EQ(fakes[1]->submitted + fakes[2]->submitted, 6);
+  std::vector<double> up;
+  for (const MetricFamily& family : replicas->metrics()) {
+    if (family.name != "sluice:replica_up") continue;
+    for (const MetricSample& sample : family.samples) up.push_back(sample.value);
+  }
+  EXPECT_EQ(up, (std::vector<double>{0, 1, 1}));
 }
 
 TEST_F(ReplicasTest, TheModelHasAllCaches) { EXPECT_EQ(replicas->model().kv_cache_tokens, 150); }
@@ -131,7 +150,7 @@ TEST_F(ReplicasTest, WhatIsForAllGoesToAll) {
 
 TEST_F(ReplicasTest, MetricsNameTheReplica) {
   const std::vector<MetricFamily> families = replicas->metrics();
-  ASSERT_EQ(families.size(), fakes[0]->metrics().size());
+  ASSERT_EQ(families.size(), fakes[0]->metrics().size() + 2);  // and those of replicas
   for (const MetricFamily& family : families) {
     std::vector<std::string> engines;
     for (const MetricSample& sample : family.samples) {
@@ -141,6 +160,122 @@ TEST_F(ReplicasTest, MetricsNameTheReplica) {
     }
     EXPECT_EQ(engines, (std::vector<std::string>{"0", "1", "2"})) << family.name;
   }
+}
+
+// A fake engine with names of adapters.
+class AdaptedEngine : public FakeEngine {
+ public:
+  void load_adapter(const std::string& name, const std::string& folder) override {
+    adapters_.push_back({name, folder});
+  }
+  bool unload_adapter(std::string_view name) override {
+    return std::erase_if(adapters_, [&](const AdapterInfo& a) { return a.name == name; }) > 0;
+  }
+  std::vector<AdapterInfo> adapters() const override { return adapters_; }
+
+ private:
+  std::vector<AdapterInfo> adapters_;
+};
+
+class RestartTest : public ::testing::Test {
+ protected:
+  RestartTest() {
+    std::vector<std::unique_ptr<Engine>> engines;
+    for (size_t i = 0; i < 2; ++i) engines.push_back(make(i));
+    engines[1]->load_adapter("at the start", "a");
+    const auto load = [this](int replica, int max_model_len, const std::function<void(double)>& progress) {
+      progress(0);
+      EXPECT_EQ(max_model_len, fakes[1 - static_cast<size_t>(replica)]->info().max_model_len);
+      if (failures-- > 0) throw Error(ErrorCode::kInternal, "no memory");
+      auto engine = make(static_cast<size_t>(replica));
+      engine->load_adapter("at the start", "a");
+      return engine;
+    };
+    replicas = join_replicas(std::move(engines), {.load = load, .pause = std::chrono::milliseconds(20)});
+  }
+  std::unique_ptr<Engine> make(size_t replica) {
+    auto engine = std::make_unique<AdaptedEngine>();
+    fakes[replica] = engine.get();
+    return engine;
+  }
+  double metric(const std::string& name, size_t replica) const {
+    for (const MetricFamily& family : replicas->metrics()) {
+      if (family.name == name) return family.samples[replica].value;
+    }
+    return -1;
+  }
+  void wait_for_restart() const {
+    for (int i = 0; i < 1000 && !replicas->health().failure.empty(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(replicas->health().failure, "");
+  }
+
+  FakeEngine* fakes[2] = {};
+  std::atomic<int> failures{0};
+  std::unique_ptr<Engine> replicas;
+};
+
+TEST_F(RestartTest, AReplicaThatFailedIsLoadedAnew) {
+  failures = 2;
+  fakes[1]->failed = true;
+  EXPECT_EQ(replicas->health().failure, "replica 1: its engine has stopped");
+  EXPECT_TRUE(replicas->health().alive);
+  wait_for_restart();
+  EXPECT_EQ(failures, -1);
+  EXPECT_EQ(metric("sluice:replica_up", 1), 1);
+  EXPECT_EQ(metric("sluice:replica_restarts", 0), 0);
+  EXPECT_EQ(metric("sluice:replica_restarts", 1), 1);
+  fakes[0]->refuse_submit = true;
+  Collector collector(*replicas);
+  Request request;
+  request.prompt = replicas->tokenize("hello");
+  collector.submit(std::move(request));
+  collector.wait();
+  EXPECT_EQ(fakes[1]->submitted, 1);
+}
+
+TEST_F(RestartTest, ALateCancelDoesNotHitARequestOfTheNextEngine) {
+  fakes[0]->refuse_submit = fakes[1]->stalled = true;
+  const auto submit = [&](std::atomic<int>& ended) {
+    Request request;
+    request.prompt = replicas->tokenize("hello");
+    return replicas->submit(std::move(request), [&](const Event& event) { ended += event.last ? 1 : 0; });
+  };
+  std::atomic<int> before{0}, after{0};
+  const RequestId old = submit(before);
+  fakes[1]->failed = true;
+  wait_for_restart();
+  fakes[1]->stalled = true;
+  const RequestId next = submit(after);
+  EXPECT_NE(next, old);
+  replicas->cancel(old);
+  EXPECT_EQ(fakes[1]->cancelled, 0);
+  replicas->cancel(next);
+  EXPECT_EQ(fakes[1]->cancelled, 1);
+  for (int i = 0; i < 500 && after == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(after, 1);
+}
+
+TEST_F(RestartTest, TheNewEngineHasTheAdaptersOfTheOthers) {
+  replicas->unload_adapter("at the start");
+  replicas->load_adapter("later", "b");
+  fakes[0]->failed = true;
+  wait_for_restart();
+  for (const FakeEngine* fake : fakes) {
+    ASSERT_EQ(fake->adapters().size(), 1u);
+    EXPECT_EQ(fake->adapters()[0].name, "later");
+  }
+}
+
+TEST_F(RestartTest, WithoutAnotherReplicaNothingIsLoaded) {
+  failures = 1 << 20;
+  fakes[0]->failed = fakes[1]->failed = true;
+  for (int i = 0; i < 100 && replicas->health().failed; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(replicas->health().failed);
+  EXPECT_EQ(failures, 1 << 20);
+  EXPECT_EQ(replicas->model().name, "fake");
+  EXPECT_EQ(replicas->tokenize("a").size(), 2u);  // still works
 }
 
 TEST(ReplicaOptions, LimitsOfTheWholeAreDivided) {
