@@ -89,7 +89,9 @@ class Replicas final : public Engine {
   std::vector<AdapterInfo> adapters() const override { return slots_.adapters(); }
 
   void end_session(std::string_view tenant, std::string_view session) override {
-    for (const auto& engine : engines_) engine->end_session(tenant, session);
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (const auto engine = slots_.engine(i)) engine->end_session(tenant, session);
+    }
   }
   void reset_prefix_cache() override {
     for (size_t i = 0; i < slots_.size(); ++i) {
