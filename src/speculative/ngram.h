@@ -1,5 +1,6 @@
 // Drafts without a model: what followed the last tokens of a text when they occurred before. It pays where an answer
-// repeats its prompt or itself: code that is edited, quotations, summaries, JSON. (Prompt lookup decoding, Saxena 2023.)
+// repeats its prompt or itself: code that is edited, quotations, summaries, JSON. (Prompt lookup decoding, Saxena
+// 2023.)
 #pragma once
 
 #include <span>

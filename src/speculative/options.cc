@@ -52,9 +52,10 @@ std::optional<SpeculativeOptions> parse_speculative_config(const std::string& te
     } else if (key == "prompt_lookup_max") {
       out.longest = read_integer(key, value, kMostLookup);
     } else {
-      fail(fmt::format("unknown key '{}' (expected one of: method, num_speculative_tokens, prompt_lookup_min, "
-                       "prompt_lookup_max)",
-                       key));
+      fail(
+          fmt::format("unknown key '{}' (expected one of: method, num_speculative_tokens, prompt_lookup_min, "
+                      "prompt_lookup_max)",
+                      key));
     }
   }
   if (!named) fail("method is missing (expected \"ngram\")");
