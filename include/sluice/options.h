@@ -56,6 +56,7 @@ struct EngineOptions {
   double kv_cache_share = 1;  // part of that default which is taken: models that share a machine have less; no flag
   double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
   bool enable_prefix_caching = true;
+  std::string prefix_cache_eviction = "lru";  // which cached prefixes give way first: lru, lfu
   int session_ttl = 600;  // seconds that cached tokens of a session stay without a turn, unless the request says so
   double session_cache_share = 0.5;         // part of the KV cache that sessions may keep from others
   bool jump_ahead = true;                   // compute text that a grammar forces without sampling it
@@ -186,6 +187,9 @@ void visit(V&& v, EngineOptions& o) {
   v("gpu-memory-utilization", o.gpu_memory_utilization,
     "fraction of the GPU's memory that may be used, including other processes' use");
   v("enable-prefix-caching", o.enable_prefix_caching, "reuse KV-cache blocks of equal prompt prefixes");
+  v("prefix-cache-eviction", o.prefix_cache_eviction,
+    "which cached prefixes give way first: the least recently used (lru), or the least often used (lfu)",
+    {"lru", "lfu"});
   v("session-ttl", o.session_ttl, "seconds for which cached tokens of a session wait for its next turn (sessions.md)");
   v("session-cache-share", o.session_cache_share, "part of the KV cache that waiting sessions may keep: 0 to 1");
   v("jump-ahead", o.jump_ahead, "compute text that a grammar forces without sampling its tokens");

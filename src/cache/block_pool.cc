@@ -2,6 +2,7 @@
 #include "cache/block_pool.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -42,11 +43,11 @@ std::optional<std::vector<BlockId>> BlockPool::take(int n) {
   std::vector<BlockId> taken;
   taken.reserve(n);
   while (static_cast<int>(taken.size()) < n) {
-    if (free_.empty() && idle_.oldest == kNoBlock) {
+    if (free_.empty() && !evicts_unpinned()) {
       options_.on_pinned_needed();
-      CHECK(idle_.oldest != kNoBlock, "{} blocks are pinned, and {} more are needed", pinned_, n);
+      CHECK(evicts_unpinned(), "{} blocks are pinned, and {} more are needed", pinned_, n);
     }
-    if (free_.empty()) evict(idle_.oldest);
+    if (free_.empty()) evict(next_victim());
     const BlockId block = free_.back();
     free_.pop_back();
     CHECK(uses_[block].holders == 0 && !uses_[block].in_prefix_cache, "block {} is not free", block);
@@ -91,6 +92,7 @@ void BlockPool::share(std::span<const BlockId> blocks) {
     Use& use = uses_[block];
     CHECK(use.holders > 0 || use.in_prefix_cache, "block {} is free", block);
     if (use.holders++ == 0) remove_cached(block);
+    if (use.in_prefix_cache && use.uses < UINT8_MAX) ++use.uses;
   }
 }
 
@@ -105,6 +107,18 @@ void BlockPool::release(std::span<const BlockId> blocks) {
       free_.push_back(blocks[i]);
     }
   }
+}
+
+BlockId BlockPool::next_victim() const {
+  for (const Idle& list : idle_) {
+    if (list.oldest != kNoBlock) return list.oldest;
+  }
+  return kNoBlock;
+}
+
+BlockPool::Idle& BlockPool::idle_of(BlockId block) {
+  if (pinned(block)) return idle_pinned_;
+  return idle_[options_.eviction == Eviction::kLfu ? std::bit_width(uses_[block].uses) : 0];
 }
 
 bool BlockPool::pinned(BlockId block) const {
@@ -211,6 +225,7 @@ void BlockPool::commit_to_cache(std::span<BlockId> row, BlockId parent, const st
   }
   CHECK(!uses_[primary].in_prefix_cache, "block {} has another hash", primary);
   uses_[primary].in_prefix_cache = true;
+  uses_[primary].uses = 0;
   Node& node = nodes_[primary];
   node.parent = parent;
   node.hash = hash;
@@ -234,6 +249,7 @@ void BlockPool::follow(BlockId primary, std::span<BlockId> row) {
       Use& use = uses_[row[group]];
       CHECK(use.holders > 0 && !use.in_prefix_cache, "block {} cannot depend on {}", row[group], primary);
       use.in_prefix_cache = true;
+      use.uses = 0;
       nodes_[row[group]].primary = primary;
       place = row[group];
       pinned_ += pinned(place);
@@ -247,8 +263,7 @@ void BlockPool::follow(BlockId primary, std::span<BlockId> row) {
 
 void BlockPool::reset_prefix_cache() {
   CHECK(pinned_ == 0, "{} blocks are pinned", pinned_);
-  while (idle_.oldest != kNoBlock) {
-    const BlockId block = idle_.oldest;
+  for (BlockId block = next_victim(); block != kNoBlock; block = next_victim()) {
     remove_cached(block);
     free_.push_back(block);
   }
@@ -271,7 +286,7 @@ BlockPoolStats BlockPool::stats() const {
 
 void BlockPool::append_cached(BlockId block) {
   Node& node = nodes_[block];
-  Idle& list = pinned(block) ? idle_pinned_ : idle_;
+  Idle& list = idle_of(block);
   node.older = list.newest;
   node.newer = kNoBlock;
   (list.newest == kNoBlock ? list.oldest : nodes_[list.newest].newer) = block;
@@ -281,7 +296,7 @@ void BlockPool::append_cached(BlockId block) {
 
 void BlockPool::remove_cached(BlockId block) {
   const Node& node = nodes_[block];
-  Idle& list = pinned(block) ? idle_pinned_ : idle_;
+  Idle& list = idle_of(block);
   (node.older == kNoBlock ? list.oldest : nodes_[node.older].newer) = node.newer;
   (node.newer == kNoBlock ? list.newest : nodes_[node.newer].older) = node.older;
   --cached_;

@@ -20,11 +20,16 @@
 // Cached blocks may be pinned: they are evicted only after on_pinned_needed() has unpinned them. A pinned primary block
 // has pinned parents, up to the root.
 //
+// Which of them is evicted first is a matter of the policy: the least recently used one, or among those that were used
+// least often (in classes of 0, 1, 2-3, 4-7, ... uses) the least recently used one. A use of a block is also one of its
+// parents.
+//
 // Only primary blocks are hashed. Dependent blocks are found through them, if they are still there: one without a
 // holder is evicted alone, or with its primary block. A sequence that goes on from a prefix needs from each group only
 // what its layers will see.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -50,11 +55,14 @@ struct BlockHasher {
   size_t operator()(const BlockHash& hash) const;
 };
 
+enum class Eviction : uint8_t { kLru, kLfu };
+
 struct BlockPoolOptions {
   int blocks = 0;
-  int block_size = 16;                       // tokens
-  int groups = 1;                            // blocks in a row
-  std::string fingerprint{};                 // what the cached values depend on besides tokens: model, types
+  int block_size = 16;        // tokens
+  int groups = 1;             // blocks in a row
+  std::string fingerprint{};  // what the cached values depend on besides tokens: model, types
+  Eviction eviction = Eviction::kLru;
   int hash_bits = 256;                       // hashes are cut to so many bits; fewer than 256 only to test collisions
   std::function<void(BlockId)> on_forget{};  // a primary block left the prefix cache; may be null
   // take() needs blocks, and only pinned ones are left: must unpin some that nobody holds.
@@ -97,7 +105,7 @@ class BlockPool {
   void pin(BlockId primary, int rows) { change_pins(primary, rows, 1); }
   void unpin(BlockId primary, int rows) { change_pins(primary, rows, -1); }
   int pinned() const { return pinned_; }
-  bool evicts_unpinned() const { return idle_.oldest != kNoBlock; }  // take() finds a cached block that is not pinned
+  bool evicts_unpinned() const { return next_victim() != kNoBlock; }  // take() finds a cached block that is not pinned
 
   // Hashes of full blocks (block_size tokens each); the chain begins at root(salt).
   BlockHash root(const std::string& salt) const;
@@ -132,6 +140,7 @@ class BlockPool {
   struct Use {
     int32_t holders = 0;
     bool in_prefix_cache = false;
+    uint8_t uses = 0;  // since it was committed to the prefix cache; not above 255
   };
   // Read when a block is committed or evicted: one cache line.
   struct alignas(64) Node {
@@ -158,6 +167,8 @@ class BlockPool {
   size_t first_dependent(BlockId primary) const { return static_cast<size_t>(primary) * dependents_each(); }
   bool matches(BlockId block, BlockId parent, const std::string& salt, std::span<const TokenId> tokens,
                std::string_view extra) const;
+  BlockId next_victim() const;  // kNoBlock: all cached blocks have holders or are pinned
+  Idle& idle_of(BlockId block);
   bool pinned(BlockId block) const;
   void change_pins(BlockId primary, int rows, int by);
   template <class F>
@@ -181,7 +192,8 @@ class BlockPool {
   std::vector<BlockId> free_;                        // taken from the back
   std::unordered_map<BlockHash, BlockId, BlockHasher> by_hash_;
   std::unordered_map<BlockId, int> row_pins_;  // of the dependent blocks of cached primary blocks
-  Idle idle_, idle_pinned_;
+  std::array<Idle, 9> idle_;                   // by the bit width of their uses; with kLru all are in the first one
+  Idle idle_pinned_;
   int cached_ = 0, pinned_ = 0;
   uint64_t query_tokens_ = 0, hit_tokens_ = 0, evictions_ = 0;
 };

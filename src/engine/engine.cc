@@ -132,6 +132,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& lo
   s.groups = plan.kv.groups;
   s.policy = o.scheduling_policy;
   s.prefix_caching = o.enable_prefix_caching;
+  s.eviction = o.prefix_cache_eviction == "lfu" ? Eviction::kLfu : Eviction::kLru;
   s.session_blocks = static_cast<int>(plan.blocks * o.session_cache_share);
   s.jump_ahead = o.jump_ahead;
   if (plan.drafts) {

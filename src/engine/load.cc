@@ -453,6 +453,11 @@ void check_options(const EngineOptions& o) {
   if (!(o.gpu_memory_utilization > 0 && o.gpu_memory_utilization <= 1)) {
     throw Error(ErrorCode::kInvalidRequest, "--gpu-memory-utilization is out of range (expected above 0, at most 1)");
   }
+  if (o.prefix_cache_eviction != "lru" && o.prefix_cache_eviction != "lfu") {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("--prefix-cache-eviction: unknown value '{}' (expected one of: "
+                                                        "lru, lfu)",
+                                                        o.prefix_cache_eviction));
+  }
   if (o.session_ttl < 1 || o.session_ttl > kMostSessionSeconds) {
     throw Error(ErrorCode::kInvalidRequest,
                 fmt::format("--session-ttl is out of range (expected 1 to {} seconds)", kMostSessionSeconds));

@@ -23,6 +23,7 @@ MemoryPools::MemoryPools(const SchedulerOptions& scheduler_options)
               .block_size = options.block_size,
               .groups = static_cast<int>(options.groups.size()),
               .fingerprint = options.fingerprint,
+              .eviction = options.eviction,
               .hash_bits = options.hash_bits,
               .on_forget = [this](BlockId block) { states.forget(block); },
               .on_pinned_needed = [this] { sessions.displace(); }}),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "batch/batch.h"
+#include "cache/block_pool.h"
 #include "cache/row_store.h"
 #include "scheduler/adapter_slots.h"
 #include "sluice/request.h"
@@ -41,6 +42,7 @@ struct SchedulerOptions {
   std::vector<TokenId> eos_token_ids{};
   int adapter_slots = 0;                // adapters that running sequences may use together
   AdapterSlots::Place place_adapter{};  // for adapter_slots > 0
+  Eviction eviction = Eviction::kLru;   // of the prefix cache
   int session_blocks = 0;               // blocks that are pinned for sessions at most (cache/sessions.h)
   DraftSource draft{};                  // empty: no speculation
   bool jump_ahead = true;               // see Jumps

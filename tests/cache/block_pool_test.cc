@@ -120,6 +120,30 @@ TEST(BlockPool, EvictsTheLeastRecentlyUsedLeafFirst) {
 }
 
 // Blocks that slid out of a window are given back before those that follow them, which stay held.
+// A prefix that was used three times outlives later ones that were used once.
+TEST(BlockPool, EvictsTheLeastOftenUsedFirst) {
+  for (const Eviction eviction : {Eviction::kLru, Eviction::kLfu}) {
+    BlockPool pool({.blocks = 4, .block_size = 1, .eviction = eviction});
+    pool.release(fill(pool, "", {1}));
+    for (int i = 0; i < 3; ++i) {
+      const std::vector<BlockId> hit = find(pool, "", {1});
+      pool.share(hit);
+      pool.release(hit);
+    }
+    for (const TokenId token : {2, 3, 4, 5, 6}) {
+      pool.release(fill(pool, "", {token}));
+      const std::vector<BlockId> hit = find(pool, "", {token});
+      pool.share(hit);
+      pool.release(hit);
+    }
+    EXPECT_EQ(find(pool, "", {1}).size(), eviction == Eviction::kLfu ? 1u : 0u);
+    EXPECT_EQ(find(pool, "", {2}).size(), 0u);
+    EXPECT_EQ(find(pool, "", {6}).size(), 1u);
+    pool.reset_prefix_cache();
+    EXPECT_EQ(pool.stats().free, 4);
+  }
+}
+
 TEST(BlockPool, WhatFollowsAnEvictedBlockIsForgottenWithIt) {
   BlockPool pool({.blocks = 6, .block_size = 1});
   const auto a = fill(pool, "", {1, 2, 3});

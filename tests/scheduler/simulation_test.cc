@@ -107,6 +107,7 @@ class Simulation {
       o.row_store = {.host_slots = uniform(1, chance(50) ? 6 : 100), .rows_per_transfer = uniform(1, 5)};
       if (chance(60)) o.row_store.file_slots = uniform(1, 100);
     }
+    o.eviction = chance(30) ? Eviction::kLfu : Eviction::kLru;
     o.session_blocks = chance(60) ? uniform(0, o.blocks) : 0;
     o.max_queued_sequences = uniform(1, 20);
     o.max_queued_tokens = chance(50) ? 0 : uniform(1, 200);
