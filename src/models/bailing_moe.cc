@@ -1,6 +1,7 @@
 // Bailing MoE: Ling, Ring and Ming of inclusionAI. The first generation chooses experts by softmax (arXiv:2503.05139).
 // The second chooses them by sigmoid scores with corrections in the best groups, and norms queries and keys
-// (arXiv:2510.22115).
+// (arXiv:2510.22115). Sarvam 30B (Sarvam AI, 2026) and Param 2 (BharatGen, 2026) are the same graph with other
+// defaults.
 #include "nn/decoder_config.h"
 
 namespace sluice::models::bailing_moe {
@@ -57,20 +58,51 @@ std::unique_ptr<Model> build_first(const Config& config, LoadContext& context, i
   return decoder_lm(std::move(s), context, max_len);
 }
 
-std::unique_ptr<Model> build_second(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = bailing_like(config, "bailing_moe_v2");
+// Reads the second generation. `defaults`: of the experts.
+DecoderSpec second_like(const Config& config, LoadContext& context, std::string family, DeepseekExpertKeys defaults) {
+  DecoderSpec s = bailing_like(config, std::move(family));
   refuse_other(config, "score_function", "sigmoid");
-  read_deepseek_experts(config, s, true,
-                        {.experts = "num_experts", .shared = "num_shared_experts", .default_scale = 1.0f});
+  defaults.experts = "num_experts";
+  defaults.shared = "num_shared_experts";
+  read_deepseek_experts(config, s, true, defaults);
   s.moe.correction = config.get("moe_router_enable_expert_bias", true) ? "gate.expert_bias" : "";
-  finish_experts(config, s, s.moe.inner);
   ignore_prediction_layers(config, context, s);
+  return s;
+}
+
+std::unique_ptr<Model> build_second(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = second_like(config, context, "bailing_moe_v2", {});
+  finish_experts(config, s, s.moe.inner);
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+// Some implementations subtract the mean of the corrections. The choice of experts stays the same.
+std::unique_ptr<Model> build_sarvam(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s =
+      second_like(config, context, "sarvam_moe", {.default_shared = 1, .default_dense = 1, .default_scale = 2.5f});
+  if (config.get("use_qk_norm", true)) s.attention.qk_norm = QkNorm::kHead;
+  const int width = config.get("moe_shared_expert_intermediate_size", s.moe.inner);
+  s.moe.shared_inner = s.moe.shared_inner / s.moe.inner * width;
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+std::unique_ptr<Model> build_param2(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = second_like(config, context, "param2moe", {.default_shared = 1, .default_dense = 1});
+  // the width of all shared experts together
+  s.moe.shared_inner = config.get("moe_shared_expert_intermediate_size", s.moe.shared_inner);
+  if (s.moe.shared_inner < 0) config.refuse("moe_shared_expert_intermediate_size", "must not be negative");
   return decoder_lm(std::move(s), context, max_len);
 }
 
 const ModelFamily first{.name = "bailing_moe", .architectures = {"BailingMoeForCausalLM"}, .build = build_first};
 const ModelFamily second{.name = "bailing_moe_v2", .architectures = {"BailingMoeV2ForCausalLM"}, .build = build_second};
-const Registry<ModelFamily> registered_first{first}, registered_second{second};
+const ModelFamily sarvam{.name = "sarvam_moe",
+                         .architectures = {"SarvamMoEForCausalLM"},
+                         .build = build_sarvam,
+                         .ignored = {{"attn_implementation"}}};
+const ModelFamily param2{.name = "param2moe", .architectures = {"Param2MoEForCausalLM"}, .build = build_param2};
+const Registry<ModelFamily> registered_first{first}, registered_second{second}, registered_sarvam{sarvam},
+    registered_param2{param2};
 
 }  // namespace
 }  // namespace sluice::models::bailing_moe

@@ -1,10 +1,13 @@
-// Nemotron-H: layers with one sublayer each: Mamba 2, attention or an MLP (arXiv:2504.03624).
+// Nemotron-H: layers with one sublayer each: Mamba 2, attention or an MLP (arXiv:2504.03624). In models that were made
+// by neural architecture search (Puzzle, arXiv:2411.19146) each layer has its own settings.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "base/json.h"
+#include "models/deepseek.h"
 #include "models/mamba.h"
 
 namespace sluice::models::nemotron_h {
@@ -44,25 +47,33 @@ std::vector<std::string> read_kinds(const Config& config) {
   return kinds;
 }
 
-void read_layers(const Config& config, DecoderSpec& s, const Mamba2Spec& mamba) {
-  const std::vector<std::string> kinds = read_kinds(config);
-  for (const std::string& kind : kinds) {
-    LayerSpec layer;
-    layer.sublayers = Sublayers::kTokenMixer;
-    if (kind == "mlp" || kind == "moe") {
-      layer.sublayers = Sublayers::kMlp;
-      layer.moe = kind == "moe";
-    } else if (kind == "mamba" || kind == "linear_attention") {
-      layer.mixer = mixer_of<Mamba2>("mixer", mamba);
-    } else if (kind != "attention" && kind != "full_attention") {
-      config.refuse("layers_block_type",
-                    fmt::format("unknown type '{}' (expected one of: mamba, attention, mlp, moe)", kind));
-    }
-    s.layers.push_back(std::move(layer));
+// A layer's kind, and the configuration that holds for it.
+struct Block {
+  std::string kind;
+  Config config;
+};
+
+std::vector<Block> read_blocks(const Config& config) {
+  std::vector<Block> blocks;
+  for (std::string& kind : read_kinds(config)) blocks.push_back({std::move(kind), config});
+  return blocks;
+}
+
+// Reads "block_configs": the kind and the own keys of each layer.
+std::vector<Block> read_puzzle_blocks(const Config& config) {
+  const Json* list = config.find("block_configs");
+  if (list == nullptr || !list->is_array()) config.refuse("block_configs", "must be a list of objects");
+  std::vector<Block> blocks;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const Json& own = (*list)[i];
+    if (!own.is_object()) config.refuse("block_configs", "must be a list of objects");
+    Json values = config.values();
+    values.erase("sliding_window");  // only the layers' own windows count
+    values.update(own);
+    Config merged(std::move(values), fmt::format("{}: block_configs[{}]", config.origin(), i));
+    blocks.push_back({merged.at<std::string>("block_type"), merged});
   }
-  if (kinds.empty() || config.get("num_hidden_layers", s.depth()) != s.depth()) {
-    config.refuse("num_hidden_layers", fmt::format("contradicts the kinds of {} layers", s.depth()));
-  }
+  return blocks;
 }
 
 // Experts that work on a narrower stream: a projection before them and one after their sum. The router and the shared
@@ -113,36 +124,74 @@ class LatentExperts final : public FeedForward {
 };
 
 // Reads DeepSeek-V3's routing with ungated experts and a shared expert of its own width.
-void read_moe(const Config& config, DecoderSpec& s) {
-  const bool used = std::any_of(s.layers.begin(), s.layers.end(), [](const LayerSpec& layer) { return layer.moe; });
-  if (used) {
-    std::vector<LayerSpec> layers = s.layers;
-    read_deepseek_experts(config, s, true);
-    s.layers = std::move(layers);
-    s.moe.gated = false;
-    s.moe.shared_in = {"up_proj"};
-    // total width, whatever the number of shared experts
-    s.moe.shared_inner = config.get("moe_shared_expert_intermediate_size", 7688);
-    s.moe.shared_bias = s.mlp.bias;
-    if (config.has("moe_latent_size")) {
-      const int latent = read_positive(config, "moe_latent_size", config.at<int>("moe_latent_size"));
-      for (LayerSpec& layer : s.layers) {
-        if (!layer.moe) continue;
-        layer.feed_forward = [spec = s.moe, latent](const Weights& w, int hidden) {
-          return std::make_unique<LatentExperts>(w / "mixer", spec, latent, hidden);
-        };
-      }
+MakeFeedForward read_moe(const Config& config, const DecoderSpec& s) {
+  DecoderSpec own = s;
+  read_deepseek_experts(config, own, true);
+  MoeSpec& moe = own.moe;
+  moe.gated = false;
+  moe.shared_in = {"up_proj"};
+  // total width, whatever the number of shared experts
+  moe.shared_inner = config.get("moe_shared_expert_intermediate_size", 7688);
+  moe.shared_bias = s.mlp.bias;
+  if (!config.has("moe_latent_size")) return experts_of("mixer", moe);
+  const int latent = read_positive(config, "moe_latent_size", config.at<int>("moe_latent_size"));
+  return [moe, latent](const Weights& w, int hidden) {
+    return std::make_unique<LatentExperts>(w / "mixer", moe, latent, hidden);
+  };
+}
+
+Mamba2Spec read_mixer(const Config& config, const DecoderSpec& s) {
+  Mamba2Spec mamba = read_mamba2(config, s, kKeys);
+  mamba.norm_groups = mamba.groups;
+  // The reference clamps step sizes to at least time_step_min, which elsewhere only initializes them, and ignores
+  // time_step_limit.
+  mamba.dt_low = config.get("time_step_min", 0.001f);
+  mamba.dt_high = std::numeric_limits<float>::infinity();
+  return mamba;
+}
+
+// `own`: the layers have their own settings.
+void read_layers(const Config& config, DecoderSpec& s, const std::vector<Block>& blocks, bool own) {
+  for (const auto& [kind, block] : blocks) {
+    LayerSpec layer;
+    layer.sublayers = Sublayers::kTokenMixer;
+    if (kind == "mlp") {
+      layer.sublayers = Sublayers::kMlp;
+      layer.mlp = s.mlp;
+      layer.mlp->inner = read_positive(block, "intermediate_size", block.at<int>("intermediate_size"));
+    } else if (kind == "moe") {
+      layer.sublayers = Sublayers::kMlp;
+      layer.feed_forward = read_moe(block, s);
+    } else if (kind == "mamba" || kind == "linear_attention") {
+      layer.mixer = mixer_of<Mamba2>("mixer", read_mixer(block, s));
+    } else if (kind != "attention" && kind != "full_attention") {
+      block.refuse(own ? "block_type" : "layers_block_type",
+                   fmt::format("unknown type '{}' (expected one of: mamba, attention, mlp, moe)", kind));
+    } else if (own) {
+      layer.window = block.get("sliding_window", 0);
+      if (layer.window < 0) block.refuse("sliding_window", "must not be negative");
     }
+    s.layers.push_back(std::move(layer));
   }
-  for (const char* key : {"moe_intermediate_size", "moe_latent_size", "moe_shared_expert_intermediate_size",
-                          "moe_shared_expert_overlap", "n_group", "n_routed_experts", "n_shared_experts",
-                          "norm_topk_prob", "num_experts_per_tok", "routed_scaling_factor", "topk_group"}) {
-    config.ignore(key);  // read only by models with experts
+  if (blocks.empty() || config.get("num_hidden_layers", s.depth()) != s.depth()) {
+    config.refuse("num_hidden_layers", fmt::format("contradicts the kinds of {} layers", s.depth()));
   }
 }
 
-std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = read_sizes(config, "nemotron_h", {.layers = nullptr, .default_max_positions = 4096});
+// Refuses keys of a layer that nobody has read.
+void check_blocks(const Config& config, const std::vector<Block>& blocks) {
+  const Json& list = *config.find("block_configs");
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    for (const std::string& key : blocks[i].config.unread()) {
+      if (list[i].contains(key)) blocks[i].config.refuse(key, "is not supported");
+    }
+    note_reads(config, blocks[i].config, {});
+  }
+}
+
+DecoderSpec read_model(const Config& config, LoadContext& context, std::string family, bool own) {
+  const SizeKeys keys{.layers = nullptr, .inner = own ? nullptr : "intermediate_size", .default_max_positions = 4096};
+  DecoderSpec s = read_sizes(config, std::move(family), keys);
   AttentionSpec& a = s.attention;
   a.head_dim = read_positive(config, "head_dim", config.get("head_dim", a.head_dim));
   a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
@@ -153,14 +202,6 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.mlp.activation = read_activation(config, "mlp_hidden_act", "relu2");
   // The reference always has a separate head, whatever the file says.
   s.tied_head = config.get("tie_word_embeddings", false) && !context.checkpoint.tensors().contains("lm_head.weight");
-  Mamba2Spec mamba = read_mamba2(config, s, kKeys);
-  mamba.norm_groups = mamba.groups;
-  // The reference clamps step sizes to at least time_step_min, which elsewhere only initializes them, and ignores
-  // time_step_limit.
-  mamba.dt_low = config.get("time_step_min", 0.001f);
-  mamba.dt_high = std::numeric_limits<float>::infinity();
-  read_layers(config, s, mamba);
-  read_moe(config, s);
   s.names.body = "backbone";
   s.names.embedding = "embeddings";
   s.names.norm = "norm_f";
@@ -174,25 +215,55 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
                           "time_step_max", "use_mamba_kernels", "hidden_dropout", "expand"}) {
     config.ignore(key);
   }
+  return s;
+}
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = read_model(config, context, "nemotron_h", false);
+  const std::vector<Block> blocks = read_blocks(config);
+  read_layers(config, s, blocks, false);
+  for (const Block& block : blocks) note_reads(config, block.config, {});
+  // read only by models with such layers
+  for (const char* key : {"moe_intermediate_size", "moe_latent_size", "moe_shared_expert_intermediate_size",
+                          "moe_shared_expert_overlap", "n_group", "n_routed_experts", "n_shared_experts",
+                          "norm_topk_prob", "num_experts_per_tok", "routed_scaling_factor", "topk_group"}) {
+    config.ignore(key);
+  }
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{
-    .name = "nemotron_h",
-    .architectures = {"NemotronHForCausalLM"},
-    .build = build,
-    .ignored =
-        {
-            {"attention_head_dim"},
-            {"norm_eps"},  // layer_norm_epsilon is read instead
-            {"num_query_groups"},
-            {"partial_rotary_factor"},  // the family rotates nothing
-            {"rms_norm_eps"},
-            {"rope_theta"},
-            {"time_step_rank"},
-        },
+std::unique_ptr<Model> build_puzzle(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = read_model(config, context, "nemotron_h_puzzle", true);
+  const std::vector<Block> blocks = read_puzzle_blocks(config);
+  read_layers(config, s, blocks, true);
+  check_blocks(config, blocks);
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+const std::vector<IgnoredKey> kIgnored{
+    {"attention_head_dim"},
+    {"norm_eps"},  // layer_norm_epsilon is read instead
+    {"num_query_groups"},
+    {"partial_rotary_factor"},  // the family rotates nothing
+    {"rms_norm_eps"},
+    {"rope_theta"},
+    {"time_step_rank"},
+    // Of models whose layers have their own settings:
+    {"blockwise_members"},
+    {"hybrid_override_pattern"},  // block_configs is read instead
+    {"intermediate_size"},
+    {"layers_block_type"},
+    {"moe_shared_expert_overlap"},
+    {"mtp_block_configs"},
+    {"n_shared_experts"},
 };
-const Registry<ModelFamily> registered{family};
+const ModelFamily family{
+    .name = "nemotron_h", .architectures = {"NemotronHForCausalLM"}, .build = build, .ignored = kIgnored};
+const ModelFamily puzzle{.name = "nemotron_h_puzzle",
+                         .architectures = {"NemotronHPuzzleForCausalLM"},
+                         .build = build_puzzle,
+                         .ignored = kIgnored};
+const Registry<ModelFamily> registered[] = {Registry<ModelFamily>{family}, Registry<ModelFamily>{puzzle}};
 
 }  // namespace
 }  // namespace sluice::models::nemotron_h
