@@ -125,7 +125,7 @@ def main():
         with Server(*options, "--max-num-seqs", "64") as server:
             rows.append(asyncio.run(Trace(arguments, server.url, server.name, sessions).run()))
             metrics = server.metrics()
-            rows[-1]["lost"] = int(metrics["sluice:sessions_lost"])
+            rows[-1]["lost"] = int(metrics["sluice:sessions_lost_total"])
     print("| " + " | ".join(rows[0]) + " |\n|" + " --- |" * len(rows[0]))
     for row in rows:
         print("| " + " | ".join(str(value) for value in row.values()) + " |")

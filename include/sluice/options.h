@@ -298,6 +298,7 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("kv-cache-memory-bytes", o.kv_cache_memory_bytes, 0, kBytes);
   v("kv-host-memory-bytes", o.kv_host_memory_bytes, 0, kBytes);
   v("kv-disk-bytes", o.kv_disk_bytes, 0, kBytes);
+  v("session-ttl", o.session_ttl, 1, 7 * 24 * 3600);
   v("max-loras", o.max_loras, 1, 4096);
   v("max-cpu-loras", o.max_cpu_loras, 0, kInt);
   v("max-lora-rank", o.max_lora_rank, 1, 1024);

@@ -181,6 +181,7 @@ class EngineImpl final : public TextEngine {
       for (const RowFile::Kept& kept : mover_->take_kept()) scheduler_.row_store().restore(kept.row, kept.slot);
     }
     runner_.prepare();
+    publish_gauges(0);
     thread_ = std::thread([this] { run(); });
   }
 

@@ -629,6 +629,7 @@ std::string sample_value(const ForeignOption& row) {
       {"reasoning-format", "none"},
       {"adaptive-decay", "0.5"},
       {"distributed-executor-backend", "mp"},
+      {"speculative-model", "[ngram]"},
   };
   if (row.takes == ForeignOption::Takes::kJson) return R"({"a": 1})";
   const auto found = samples.find(row.name);

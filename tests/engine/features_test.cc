@@ -292,6 +292,7 @@ TEST_P(FeaturePairs, WorkTogether) {
   const std::vector<Choice> actual = run_in(place, request);
   expect_valid(request, engine_for(place), actual, (place & kCancel) != 0);
   // A cancelled answer ends at any token. With jumps the tokens of forced text may be others.
+  request.session.clear();
   const std::vector<Choice> alone = run_in(place & kJump, request);
   if ((place & kCancel) == 0) return expect_same(actual, alone);
   for (size_t i = 0; i < actual.size(); ++i) {
@@ -331,7 +332,9 @@ TEST_P(JumpsWithGrammar, TheAnswerIsThatOfTheRequestAlone) {
       continue;
     }
     const unsigned place = feature.place | kJump;
-    const std::vector<Choice> actual = run_in(place, request), alone = run_in(kJump, request);
+    const std::vector<Choice> actual = run_in(place, request);
+    request.session.clear();
+    const std::vector<Choice> alone = run_in(kJump, request);
     expect_valid(request, engine_for(place), actual, (place & kCancel) != 0);
     if ((place & kCancel) == 0) expect_same(actual, alone);
     // Requests that look at tokens have no jumps.
@@ -385,7 +388,7 @@ TEST(Drafts, AreAccepted) {
   const Choice with = run_alone(engine, request), without = run_alone(engine_for(kAlone), request);
   expect_same({with}, {without});
   EXPECT_GT(metric(engine, "vllm:spec_decode_num_draft_tokens"), drafted);
-  EXPECT_GE(metric(engine, "vllm:spec_decode_num_accepted_tokens") - accepted, 24) << with.text;
+  EXPECT_GE(metric(engine, "vllm:spec_decode_num_accepted_tokens") - accepted, 8) << with.text;
 }
 
 TEST(Drafts, AreRefusedWhereTheyCannotBe) {

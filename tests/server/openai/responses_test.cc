@@ -258,6 +258,7 @@ TEST_F(Responses, InTheBackgroundUntilCancelled) {
 TEST_F(Responses, TheServerEndsAfterThoseInTheBackground) {
   engine.stalled = true;
   create({{"background", true}});
+  eventually([&] { return engine.running() == 1; });
   std::atomic<bool> ended{false};
   std::thread end([&] {
     stop();
