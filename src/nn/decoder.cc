@@ -41,8 +41,6 @@ struct Layer {
   Mlp mlp;                            // at most one of these is set
   Moe moe;
   std::unique_ptr<FeedForward> feed_forward;
-  int kv = -1;     // index of the layer's keys and values in the cache; -1: none
-  int state = -1;  // index of the layer's state in the cache; -1: none
 
   Layer(const Weights& w, const DecoderSpec& s, const LayerSpec& layer) : mixer(make_mixer(w, s, layer)) {
     const DecoderNames& names = s.names_of(layer);
@@ -61,6 +59,11 @@ struct Layer {
       mlp = Mlp(w / names.mlp, mlp_of(s, layer), s.hidden);
     }
   }
+};
+
+// What a layer keeps in the caches: indices of its keys and values and of its state; -1: none.
+struct Cached {
+  int kv = -1, state = -1;
 };
 
 // Fills rows with sines, then cosines, of geometric frequencies (Vaswani et al. 2017, arXiv:1706.03762, in fairseq's
@@ -183,15 +186,18 @@ class DecoderLm final : public Model {
       }
       stage_.receive(c, auxiliary);
     }
+    const auto cached_kv = [&](int index) { return index < 0 ? nullptr : &kv.layer(index); };
     for (int i = stage_.begin(); i < stage_.end(); ++i) {
-      const Layer& layer = layers_[i];
+      const Layer& layer = *layers_[i];
+      const int earlier = spec_.layers[i].kv_from;
       const auto rope = [&](int index) { return ropes.empty() || index < 0 ? nullptr : &ropes[index]; };
       const TokenMixerStep step{.batch = batch,
                                 .rope = rope(spec_.layers[i].rope),
                                 .query_rope = rope(spec_.layers[i].query_rope),
-                                .kv = layer.kv < 0 ? nullptr : &kv.layer(layer.kv),
+                                .kv = cached_kv(cached_[i].kv),
+                                .earlier_kv = cached_kv(earlier < 0 ? -1 : cached_[earlier].kv),
                                 .auxiliary = auxiliary,
-                                .state = layer.state < 0 ? Tensor() : states.layer(layer.state)};
+                                .state = cached_[i].state < 0 ? Tensor() : states.layer(cached_[i].state)};
       if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, auxiliary, x);
       run_layer(c, layer, spec_.layers[i], step, x);
       if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, auxiliary, x);
@@ -251,7 +257,7 @@ class DecoderLm final : public Model {
       return static_cast<int64_t>(counting.weight_bytes - before);
     };
     for (int i = 0; i < spec_.depth(); ++i) {
-      costs[i] = counted([&] { Layer(layers / number_of(i), spec_, spec_.layers[i]); });
+      costs[i] = counted([&] { Layer(layers / number_of(stored_layer(i)), spec_, spec_.layers[i]); });
       if (spec_.layers[i].kv_from < 0) continue;
       for (int between = spec_.layers[i].kv_from + 1; between <= i; ++between) cuts[between] = false;
     }
@@ -262,23 +268,43 @@ class DecoderLm final : public Model {
   void load_layers(const Weights& w) {
     for (int i = 0; i < spec_.depth(); ++i) {
       const OtherStage scope(w.context(), !stage_.holds(i));
-      layers_.emplace_back(w / number_of(i), spec_, spec_.layers[i]);
-      plan_caches(layers_.back(), spec_.layers[i].kv_from, stage_.holds(i));
+      const int stored = stored_layer(i);
+      const int loaded = loaded_layer(stored);
+      layers_.push_back(loaded >= 0 ? layers_[loaded]
+                                    : std::make_shared<Layer>(w / number_of(stored), spec_, spec_.layers[i]));
+      plan_caches(i);
     }
   }
 
-  void plan_caches(Layer& layer, int kv_from, bool held) {
-    if (layer.mixer == nullptr) return;
-    if (kv_from >= 0) layer.kv = layers_[kv_from].kv;
-    if (const auto kv = layer.mixer->kv_shape()) {
-      layer.kv = static_cast<int>(shape_.kv.size());
-      shape_.kv.push_back(*kv);
-      shape_.kv.back().held = held;
+  // The layer whose tensors layer i uses.
+  int stored_layer(int i) const { return spec_.layers[i].same_as < 0 ? i : spec_.layers[i].same_as; }
+
+  // The layer of this stage that already has the weights of layer `stored`; -1: none.
+  int loaded_layer(int stored) const {
+    for (int i = stage_.begin(); i < static_cast<int>(layers_.size()) && i < stage_.end(); ++i) {
+      if (stored_layer(i) == stored) return i;
     }
-    if (const int64_t values = layer.mixer->state_values(); values > 0) {
-      layer.state = static_cast<int>(shape_.state.size());
-      shape_.state.push_back(held ? values : 0);
+    return -1;
+  }
+
+  void plan_caches(int i) {
+    const TokenMixer* mixer = layers_[i]->mixer.get();
+    const LayerSpec& spec = spec_.layers[i];
+    Cached cached;
+    if (mixer != nullptr) {
+      if (spec.kv_from >= 0) cached.kv = cached_[spec.kv_from].kv;
+      if (auto kv = mixer->kv_shape()) {
+        cached.kv = static_cast<int>(shape_.kv.size());
+        kv->held = stage_.holds(i);
+        if (spec.same_as >= 0 && spec.window > 0) kv->window = spec.window;
+        shape_.kv.push_back(*kv);
+      }
+      if (const int64_t values = mixer->state_values(); values > 0) {
+        cached.state = static_cast<int>(shape_.state.size());
+        shape_.state.push_back(stage_.holds(i) ? values : 0);
+      }
     }
+    cached_.push_back(cached);
   }
 
   void load_tables(LoadContext& context) {
@@ -392,7 +418,7 @@ class DecoderLm final : public Model {
   // Arena floats that run_layer takes per token.
   int64_t floats_of_layer() const {
     int64_t most = 0;
-    for (int i = 0; i < spec_.depth(); ++i) most = std::max(most, floats_of_layer(layers_[i], spec_.layers[i]));
+    for (int i = 0; i < spec_.depth(); ++i) most = std::max(most, floats_of_layer(*layers_[i], spec_.layers[i]));
     return most;
   }
 
@@ -421,7 +447,8 @@ class DecoderLm final : public Model {
   PipelineStage stage_;
   Embedding embedding_, position_table_;
   Norm embedding_norm_;
-  std::vector<Layer> layers_;
+  std::vector<std::shared_ptr<const Layer>> layers_;  // layers with the same weights are one object
+  std::vector<Cached> cached_;                        // per layer
   std::unique_ptr<AuxiliaryStream> auxiliary_stream_;
   Norm norm_;
   Linear project_in_, project_out_, head_;

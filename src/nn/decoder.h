@@ -52,7 +52,8 @@ struct LayerSpec {
   int window = 0;                // sliding window in tokens, 0 for all
   int rope = 0;                  // index into DecoderSpec::ropes; -1: no rotation; ignored if `ropes` is empty
   int query_rope = -1;           // index of the queries' own rotation; -1: the same as for keys
-  int kv_from = -1;              // earlier layer whose keys and values the mixer reads; -1: the layer's own
+  int kv_from = -1;              // earlier layer whose keys and values the mixer reads; -1: only the layer's own
+  int same_as = -1;              // earlier layer whose weights this one uses again, with its own cache; -1: none
   float attention_scale = 1.0f;  // multiplies AttentionSpec::scale
   bool moe = false;              // experts instead of the MLP
   int top_k = 0;                 // > 0: replaces MoeSpec::top_k

@@ -378,7 +378,7 @@ void Linear::multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accu
 Norm::Norm(const Weights& w, std::string_view name, int64_t size, const NormSpec& spec) : spec_(spec) {
   const Weights here = w / name;
   if (spec.weight) {
-    std::vector<float> weight = here.vector("weight", size);
+    std::vector<float> weight = here.vector(spec.weight_name, size);
     for (float& value : weight) value += spec.offset;
     weight_ = Vector(w.context(), weight);
   }

@@ -104,12 +104,13 @@ struct NormSpec {
   bool weight = true;
   bool bias = false;    // used by kLayer
   float offset = 0.0f;  // added to the stored weight
+  std::string_view weight_name = "weight";
 };
 
 class Norm {
  public:
   Norm() = default;
-  // Reads tensors NAME.weight and NAME.bias [size], as far as the spec has them.
+  // Reads tensors NAME.weight (or the spec's other name) and NAME.bias [size], as far as the spec has them.
   Norm(const Weights& w, std::string_view name, int64_t size, const NormSpec& spec);
   Norm(const LoadContext& context, std::span<const float> weight, const NormSpec& spec)
       : spec_(spec), weight_(context, weight) {}

@@ -37,7 +37,7 @@ Mlp::Mlp(const Weights& w, const MlpSpec& s, int hidden, bool sum, std::optional
     : spec_(s),
       whole_(s.inner),
       in_(w, in_parts(s), hidden, s.bias, in_split(s, part)),
-      out_(w, {out_part(s, hidden)}, s.inner, s.bias, {.inputs = part, .sum = sum}) {
+      out_(w, {out_part(s, hidden)}, s.inner, s.bias || s.out_bias, {.inputs = part, .sum = sum}) {
   if (part) spec_.inner = static_cast<int>(part->count);
   if (s.sub_norm) sub_norm_ = Norm(w, "ffn_sub_norm", s.inner, s.sub_norm_spec);
   if (part && (s.sub_norm || s.gate_cutoff)) w.context().note_exchange(s.inner);

@@ -15,6 +15,7 @@ struct MlpSpec {
   int inner = 0;
   bool gated = true;
   bool bias = false;        // both projections have a bias
+  bool out_bias = false;    // the output projection has a bias, even if `bias` is false
   bool transposed = false;  // weights are [inputs, outputs]
   ops::Activation activation = ops::Activation::kSilu;
   float gate_scale = 1.0f;             // multiplies the gate before its activation

@@ -21,8 +21,9 @@ struct TokenMixerStep {
   const Rope::Rows* rope = nullptr;        // null: no rotation
   const Rope::Rows* query_rope = nullptr;  // rotation of the queries, if it differs from the keys'
   const KvCache::Layer* kv = nullptr;  // keys and values of this layer if kv_shape() asks for them, or of another layer
-  std::span<const Tensor> auxiliary{};  // the decoder's auxiliary stream
-  Tensor state{};                       // [slots, state_values()] fp32, strided rows, indexed by Batch::state_slots
+  const KvCache::Layer* earlier_kv = nullptr;  // those of LayerSpec::kv_from; null: it is -1
+  std::span<const Tensor> auxiliary{};         // the decoder's auxiliary stream
+  Tensor state{};  // [slots, state_values()] fp32, strided rows, indexed by Batch::state_slots
 
   // Attention of the step's queries over the layer's cache. The caller adds heads, scale and masks.
   ops::AttentionArgs attention(const Tensor& out, const Tensor& q) const {

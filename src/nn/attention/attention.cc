@@ -25,6 +25,10 @@ std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
   std::vector<Linear::Part> parts{{s.qkv[0], (gate_in_q ? 2 : 1) * query_outputs(s), q_rows, s.transposed}};
   if (value_gates(s) && !s.gate.empty()) parts.push_back({s.gate, s.q_width(), {}, s.transposed});
   if (s.shared_kv) return parts;
+  if (s.qkv.size() == 2) {
+    parts.push_back({s.qkv[1], s.kv_width() + s.v_width(), s.qkv_rows, s.transposed});
+    return parts;
+  }
   parts.push_back({s.qkv[1], s.kv_width(), {}, s.transposed});
   parts.push_back({s.qkv[2], s.v_width(), {}, s.transposed});
   return parts;
@@ -165,6 +169,7 @@ Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden, const
   if (s.sinks) sinks_ = Vector(context, picked(w.vector(s.sink, s.heads), {mine.queries}));
   slopes_ = Vector(context, spec_.alibi_slopes);
   relative_bias_ = Vector(context, spec_.relative_bias);
+  spec_.relative_bias = {};  // may be large, and is not needed any more
   context.note_attention(spec_.heads, static_cast<int>(s.value_columns()));
 }
 

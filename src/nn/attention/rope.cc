@@ -227,6 +227,9 @@ void fill_row(const RopeSpec& s, const std::vector<double>& freq, int length, in
     const double periods = std::floor(static_cast<double>(position + s.temperature_shift) / s.temperature_period);
     factor *= 1 + s.temperature * std::log1p(periods);
   }
+  if (s.log_length > 1 && position > s.log_length) {
+    factor *= std::log(static_cast<double>(position)) / std::log(static_cast<double>(s.log_length));
+  }
   const double direction = s.backward ? -factor : factor;
   for (int i = 0; i < half; ++i) {
     // The reference multiplies in fp32. At long positions the rounded angle is part of the model.

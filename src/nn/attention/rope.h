@@ -34,6 +34,8 @@ struct RopeSpec {
   double temperature = 0.0;
   double temperature_period = 1.0;
   int temperature_shift = 0;
+  // > 1: at positions p beyond this, cosines and sines are also multiplied by ln(p) / ln(log_length) (Grok 2).
+  int log_length = 0;
   double factor = 1.0;
   double attention_factor = 1.0;       // multiplies cosines and sines
   double long_attention_factor = 1.0;  // longrope: attention_factor for texts beyond the original length
