@@ -1,5 +1,5 @@
-// MiMo V2 Flash (Xiaomi, arXiv:2601.02780): keys wider than values; layers with a window have attention sinks and their
-// own number of kv heads; experts chosen by sigmoid scores with corrections.
+// MiMo V2 Flash (Xiaomi, arXiv:2601.02780) and MiMo V2.5 Pro: keys wider than values; layers with a window have
+// attention sinks and their own number of kv heads; experts chosen by sigmoid scores with corrections.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -46,9 +46,31 @@ AttentionSpec sliding_attention(const Config& config, const AttentionSpec& full)
   return a;
 }
 
+// Reads the fused projection of MiMo V2.5: `parts` equal parts, each with its share of queries, keys and values.
+void fuse_qkv(const Config& config, AttentionSpec& a, int parts) {
+  if (a.kv_heads % parts != 0) {
+    config.refuse("attention_projection_layout", fmt::format("{} kv heads are not {} equal parts", a.kv_heads, parts));
+  }
+  const int64_t q = a.q_width() / parts, k = a.kv_width() / parts, v = a.v_width() / parts, all = q + k + v;
+  a.qkv = {"qkv_proj"};
+  a.qkv_rows.clear();
+  for (int64_t i = 0; i < parts; ++i) a.qkv_rows.push_back({i * all, q});
+  for (int64_t i = 0; i < parts; ++i) a.qkv_rows.push_back({i * all + q, k});
+  for (int64_t i = 0; i < parts; ++i) a.qkv_rows.push_back({i * all + q + k, v});
+}
+
 void read_layers(const Config& config, DecoderSpec& s) {
   const std::vector<bool> sliding = read_sliding(config, s);
-  const AttentionSpec own = sliding_attention(config, s.attention);
+  AttentionSpec own = sliding_attention(config, s.attention);
+  if (config.has("attention_projection_layout")) {
+    const auto layout = config.get("attention_projection_layout", std::string());
+    if (layout != "fused_qkv") {
+      config.refuse("attention_projection_layout", fmt::format("must be fused_qkv, not '{}'", layout));
+    }
+    const int parts = s.attention.kv_heads;
+    fuse_qkv(config, s.attention, parts);
+    fuse_qkv(config, own, parts);
+  }
   for (int i = 0; i < s.depth(); ++i) {
     AttentionSpec attention = sliding[i] ? own : s.attention;
     attention.window = s.layers[i].window;
@@ -111,7 +133,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "mimo_v2_flash", .architectures = {"MiMoV2FlashForCausalLM"}, .build = build};
+const ModelFamily family{
+    .name = "mimo_v2_flash", .architectures = {"MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"}, .build = build};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,5 +1,5 @@
-// MiniMax-01: lightning attention with some softmax-attention layers, experts, and norms that replace the residual
-// stream (arXiv:2501.08313).
+// MiniMax-01 and MiniMax-M1: lightning attention with some softmax-attention layers, experts, and norms that replace
+// the residual stream (arXiv:2501.08313, arXiv:2506.13585). Both the published format and transformers' are read.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -66,19 +66,23 @@ MakeTokenMixer make_lightning(LightningSpec spec, int block) {
   };
 }
 
-std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = mixtral_like(config, "minimax");
-  s.normed_residual = true;
-  std::vector<std::string> kinds;
-  for (int i = 0; i < s.depth(); ++i) kinds.emplace_back(i % 2 == 0 ? "full_attention" : "linear_attention");
-  kinds = config.get("layer_types", kinds);
-  const std::vector<bool> recurrent = read_recurrent_layers(config, kinds, "layer_types", s.depth());
-  const Blend full{read_factor(config, "full_attn_alpha_factor"), read_factor(config, "full_attn_beta_factor")};
-  const Blend linear{read_factor(config, "linear_attn_alpha_factor"), read_factor(config, "linear_attn_beta_factor")};
-  const Blend mlp{read_factor(config, "mlp_alpha_factor"), read_factor(config, "mlp_beta_factor")};
+// Keys of the blends: transformers' and those of the code that was published with the models.
+struct BlendKeys {
+  const char *full_kept, *full_added, *linear_kept, *linear_added, *mlp_kept, *mlp_added;
+};
+constexpr BlendKeys kKeys{"full_attn_alpha_factor",  "full_attn_beta_factor", "linear_attn_alpha_factor",
+                          "linear_attn_beta_factor", "mlp_alpha_factor",      "mlp_beta_factor"};
+constexpr BlendKeys kPublishedKeys{
+    "layernorm_full_attention_alpha",  "layernorm_full_attention_beta", "layernorm_linear_attention_alpha",
+    "layernorm_linear_attention_beta", "layernorm_mlp_alpha",           "layernorm_mlp_beta"};
+
+// Makes the layers from mixtral_like()'s; `block` is the size of the reference's work blocks.
+void set_layers(const Config& config, DecoderSpec& s, const std::vector<bool>& recurrent, const BlendKeys& keys,
+                int block) {
+  const Blend full{read_factor(config, keys.full_kept), read_factor(config, keys.full_added)};
+  const Blend linear{read_factor(config, keys.linear_kept), read_factor(config, keys.linear_added)};
+  const Blend mlp{read_factor(config, keys.mlp_kept), read_factor(config, keys.mlp_added)};
   const AttentionSpec& a = s.attention;
-  // size of the reference's work blocks
-  const int block = read_positive(config, "block_size", config.get("block_size", 256));
   for (int i = 0; i < s.depth(); ++i) {
     LayerSpec& layer = s.layers[i];
     layer.mixer_blend = recurrent[i] ? linear : full;
@@ -90,11 +94,58 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
                                   .rates = lightning_rates(a.heads, i, s.depth())};
     layer.mixer = make_lightning(lightning, block);
   }
+}
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = mixtral_like(config, "minimax");
+  s.normed_residual = true;
+  std::vector<std::string> kinds;
+  for (int i = 0; i < s.depth(); ++i) kinds.emplace_back(i % 2 == 0 ? "full_attention" : "linear_attention");
+  kinds = config.get("layer_types", kinds);
+  const std::vector<bool> recurrent = read_recurrent_layers(config, kinds, "layer_types", s.depth());
+  set_layers(config, s, recurrent, kKeys, read_positive(config, "block_size", config.get("block_size", 256)));
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+// Reads "attn_type_list": 0 for lightning attention, 1 for softmax attention.
+std::vector<bool> read_published_layers(const Config& config, int depth) {
+  const auto kinds = config.get("attn_type_list", std::vector<int>(static_cast<size_t>(depth), 1));
+  if (kinds.size() != static_cast<size_t>(depth)) {
+    config.refuse("attn_type_list", fmt::format("has {} entries for {} layers", kinds.size(), depth));
+  }
+  std::vector<bool> recurrent;
+  for (const int kind : kinds) {
+    if (kind != 0 && kind != 1) config.refuse("attn_type_list", fmt::format("unknown type {} (expected 0 or 1)", kind));
+    recurrent.push_back(kind == 0);
+  }
+  return recurrent;
+}
+
+// The format in which MiniMax-Text-01 and MiniMax-M1 were published.
+std::unique_ptr<Model> build_published(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = mixtral_like(config, "minimax_text_01");
+  const int heads = s.attention.heads, head_dim = s.attention.head_dim;
+  if ((heads & (heads - 1)) != 0) config.refuse("num_attention_heads", "must be a power of two");
+  const int rotary_dim = config.get("rotary_dim", head_dim);
+  if (rotary_dim < 2 || rotary_dim > head_dim || rotary_dim % 2 != 0) {
+    config.refuse("rotary_dim", fmt::format("must be even and at most {}, not {}", head_dim, rotary_dim));
+  }
+  s.ropes = {read_rope(config, rotary_dim, s.max_positions)};
+  s.normed_residual = config.get("postnorm", false);
+  if (config.get("shared_intermediate_size", 0) != 0) {
+    config.refuse("shared_intermediate_size", "must be 0: shared experts are not supported");
+  }
+  config.ignore("shared_moe_mode");
+  constexpr int kBlock = 256;
+  set_layers(config, s, read_published_layers(config, s.depth()), kPublishedKeys, kBlock);
   return decoder_lm(std::move(s), context, max_len);
 }
 
 const ModelFamily family{.name = "minimax", .architectures = {"MiniMaxForCausalLM"}, .build = build};
-const Registry<ModelFamily> registered{family};
+const ModelFamily published{.name = "minimax_text_01",
+                            .architectures = {"MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM"},
+                            .build = build_published};
+const Registry<ModelFamily> registered[] = {Registry<ModelFamily>{family}, Registry<ModelFamily>{published}};
 
 }  // namespace
 }  // namespace sluice::models::minimax

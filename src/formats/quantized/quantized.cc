@@ -35,6 +35,13 @@ std::string method_of(const Config& config) {
   return name == "intel/auto-round" ? "auto-round" : name;
 }
 
+// MiMo V2.5 stores queries, keys and values in as many parts as there are key heads. The family checks these keys.
+int64_t qkv_parts(const Json& model) {
+  const auto layout = model.find("attention_projection_layout"), heads = model.find("num_key_value_heads");
+  if (layout == model.end() || *layout != "fused_qkv" || heads == model.end() || !heads->is_number_integer()) return 1;
+  return std::max<int64_t>(1, heads->get<int64_t>());
+}
+
 }  // namespace
 
 bool read_quantized(const Config& config, TensorMap& tensors) {
@@ -50,6 +57,7 @@ bool read_quantized(const Config& config, TensorMap& tensors) {
     quantization.refuse("quant_method", fmt::format("'{}' is not supported (expected one of: {})", name, known));
   }
   QuantizedTensors all(quantization, tensors);
+  all.qkv_parts = qkv_parts(config.values());
   method->read(all);
   // These tensors are only used for static scales of activations and caches.
   all.drop({".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point", ".k_scale", ".v_scale",

@@ -229,21 +229,27 @@ void QuantizedTensors::float_matrix(const std::string& name) {
   const TensorEntry scale = take(name + (has(name + ".weight_scale_inv") ? ".weight_scale_inv" : ".weight_scale"));
   const int64_t outputs = weight.shape[0], inputs = weight.shape[1];
   int64_t block_outputs = 1, block_inputs = inputs;
+  const int64_t parts = name.ends_with(".qkv_proj") ? qkv_parts : 1;
+  if (outputs % parts != 0) refuse(weight, fmt::format("{} outputs are not {} equal parts", outputs, parts));
+  const int64_t part = outputs / parts;
   const bool in_blocks = !block.empty() && scale.shape.rank() == 2 && scale.shape[1] > 1;
   if (!block.empty() && scale.shape.rank() == 2 && (in_blocks || scale.shape[0] != outputs)) {
     block_outputs = block[0], block_inputs = block[1];
-    const Shape expected{(outputs + block_outputs - 1) / block_outputs, (inputs + block_inputs - 1) / block_inputs};
+    const Shape expected{parts * ((part + block_outputs - 1) / block_outputs),
+                         (inputs + block_inputs - 1) / block_inputs};
     if (!(scale.shape == expected)) refuse(scale, fmt::format("expected shape {}", expected.str()));
   } else if (scale.shape.elements() != 1 && scale.shape.elements() != outputs) {
     refuse(scale, fmt::format("does not match {} outputs, and the configuration has no block size", outputs));
   }
-  const Scales scales(scale, (outputs + block_outputs - 1) / block_outputs);
+  const int64_t blocks = (part + block_outputs - 1) / block_outputs;
+  const Scales scales(scale, parts * blocks);
   add(entry_of(name + ".weight", Fp8Matrix{.data = weight.data,
                                            .outputs = outputs,
                                            .inputs = inputs,
                                            .row_scales = block_inputs >= inputs,
                                            .scale = [=](int64_t output, int64_t input) {
-                                             return scales.at(output / block_outputs, input / block_inputs);
+                                             const int64_t row = output / part * blocks + output % part / block_outputs;
+                                             return scales.at(row, input / block_inputs);
                                            }}));
 }
 

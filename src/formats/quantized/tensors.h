@@ -79,6 +79,7 @@ class QuantizedTensors {
   const Config& config;          // quantization_config
   bool fp8_activations = false;  // see read_quantized
   std::vector<int> block{};      // outputs and inputs that share a scale of 8-bit floats; empty: no shared scales
+  int64_t qkv_parts = 1;         // blocks begin anew in each of this many equal parts of NAME.qkv_proj's outputs
 
   bool has(const std::string& name) const { return find(name) != nullptr; }
   const TensorEntry* find(const std::string& name) const;

@@ -6,7 +6,10 @@
 #include <random>
 #include <vector>
 
+#include "base/json.h"
 #include "base/thread_pool.h"
+#include "formats/quantized/quantized.h"
+#include "sluice/error.h"
 
 namespace sluice::tensors_test {
 namespace {
@@ -94,6 +97,41 @@ TEST(GroupMatrix, BlocksAndPlainRowsHaveTheValuesOfTheMatrix) {
       }
     }
   }
+}
+
+// Two parts of 130 rows with two scales each: the second part's blocks begin at its first row.
+TEST(Fp8Blocks, BeginAnewInEveryPartOfAFusedProjection) {
+  constexpr int64_t kRows = 260, kColumns = 128;
+  const std::vector<uint8_t> ones(static_cast<size_t>(kRows * kColumns), 0x38);  // 1.0
+  const std::vector<float> scales = {1.0f, 2.0f, 3.0f, 4.0f};
+  const auto entry = [](const char* name, DType type, const Shape& shape, const auto& values) {
+    TensorEntry out;
+    out.name = name, out.dtype = type, out.shape = shape;
+    out.data = reinterpret_cast<const std::byte*>(values.data());
+    out.bytes = values.size() * sizeof(values[0]);
+    return out;
+  };
+  const auto read = [&](const Json& model) {
+    TensorMap tensors;
+    tensors.emplace("a.qkv_proj.weight", entry("a.qkv_proj.weight", &kFloat8E4M3, {kRows, kColumns}, ones));
+    tensors.emplace("a.qkv_proj.weight_scale_inv", entry("a.qkv_proj.weight_scale_inv", &kFloat32, {4, 1}, scales));
+    Json values = {{"quantization_config", {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}}};
+    values.update(model);
+    read_quantized(Config(std::move(values), "config.json"), tensors);
+    return tensors.at("a.qkv_proj.weight");
+  };
+  const TensorEntry weight = read({{"attention_projection_layout", "fused_qkv"}, {"num_key_value_heads", 2}});
+  ThreadPool pool(1);
+  Buffer memory;
+  const Tensor rows = weight.rows_in_memory(0, kRows, pool, memory).front();
+  for (const auto& [row, expected] :
+       {std::pair<int64_t, float>{0, 1}, {127, 1}, {128, 2}, {130, 3}, {257, 3}, {259, 4}}) {
+    std::vector<float> values(static_cast<size_t>(kColumns));
+    to_float(rows.dtype, rows.slice_rows(row, 1).data, values.data(), values.size());
+    EXPECT_EQ(values.front(), expected) << "row " << row;
+    EXPECT_EQ(values.back(), expected) << "row " << row;
+  }
+  EXPECT_THROW(read(Json::object()), Error);  // three blocks of 260 rows
 }
 
 }  // namespace
