@@ -55,6 +55,7 @@ constexpr auto kDecoders = std::to_array<TextDecoder>({
          "max_position_embeddings": 131072})"},
     {"mistral4", "Mistral4ForCausalLM"},
     {"mllama_text_model", "LlamaForCausalLM"},
+    {"muse_glimmer_text", "MuseGlimmerForCausalLM"},
     {"nemotron_h", "NemotronHForCausalLM"},
     {"phi3", "Phi3ForCausalLM"},
     {"qwen2", "Qwen2ForCausalLM"},
@@ -78,6 +79,8 @@ constexpr auto kDecoders = std::to_array<TextDecoder>({
 constexpr auto kPrefixes = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"language_model.model.", "model."},
     {"language_model.lm_head.", "lm_head."},
+    {"model.language_model.model.", "model."},
+    {"model.language_model.lm_head.", "lm_head."},
     {"model.language_model.", "model."},
     {"model.text_model.", "model."},
     {"thinker.model.", "model."},
@@ -99,7 +102,8 @@ const TextDecoder* find_decoder(const Json& values) {
 
 // Architectures that contain a text decoder although their name does not say so.
 constexpr auto kWrappers = std::to_array<std::string_view>(
-    {"H2OVLChatModel", "InternVLChatModel", "NemotronH_Nano_VL_V2", "Qwen2_5OmniModel", "Qwen3OmniMoeModel"});
+    {"H2OVLChatModel", "HCXVisionForCausalLM", "HCXVisionV2ForCausalLM", "InternVLChatModel", "NemotronH_Nano_VL_V2",
+     "Qwen2_5OmniModel", "Qwen3OmniMoeModel"});
 
 bool conditional(const Config& config) {
   const auto names = config.get("architectures", std::vector<std::string>{});

@@ -124,26 +124,34 @@ void expect_golden(
   }
 }
 
-TEST(Renamed, InternLm2GroupsItsProjections) {
+void rename_to_internlm2(Model& m) {
+  const int64_t dim = m.config.at("head_dim"), kv = m.config.at("num_key_value_heads");
+  const int64_t group = m.config.at("num_attention_heads").get<int64_t>() / kv;
+  std::vector<Model::Chunk> chunks;
+  for (int64_t g = 0; g < kv; ++g) {
+    chunks.insert(chunks.end(), {{'q', g * group * dim, group * dim}, {'k', g * dim, dim}, {'v', g * dim, dim}});
+  }
+  m.fuse_qkv("wqkv", chunks);
+  for (const char* key : {"attention_bias", "mlp_bias"}) m.config.erase(key);
+  m.set({{"architectures", {"InternLM2ForCausalLM"}}, {"model_type", "internlm2"}, {"bias", false}});
+  m.rename("self_attn.o_proj", "attention.wo");
+  m.rename("self_attn", "attention");
+  m.rename("mlp.gate_proj", "feed_forward.w1");
+  m.rename("mlp.up_proj", "feed_forward.w3");
+  m.rename("mlp.down_proj", "feed_forward.w2");
+  m.rename("input_layernorm", "attention_norm");
+  m.rename("post_attention_layernorm", "ffn_norm");
+  m.rename("embed_tokens", "tok_embeddings");
+  m.rename("lm_head", "output");
+}
+
+TEST(Renamed, InternLm2GroupsItsProjections) { expect_golden("llama", rename_to_internlm2); }
+
+TEST(Renamed, MonoInternVlHasMlpsThatTextDoesNotUse) {
   expect_golden("llama", [](Model& m) {
-    const int64_t dim = m.config.at("head_dim"), kv = m.config.at("num_key_value_heads");
-    const int64_t group = m.config.at("num_attention_heads").get<int64_t>() / kv;
-    std::vector<Model::Chunk> chunks;
-    for (int64_t g = 0; g < kv; ++g) {
-      chunks.insert(chunks.end(), {{'q', g * group * dim, group * dim}, {'k', g * dim, dim}, {'v', g * dim, dim}});
-    }
-    m.fuse_qkv("wqkv", chunks);
-    for (const char* key : {"attention_bias", "mlp_bias"}) m.config.erase(key);
-    m.set({{"architectures", {"InternLM2ForCausalLM"}}, {"model_type", "internlm2"}, {"bias", false}});
-    m.rename("self_attn.o_proj", "attention.wo");
-    m.rename("self_attn", "attention");
-    m.rename("mlp.gate_proj", "feed_forward.w1");
-    m.rename("mlp.up_proj", "feed_forward.w3");
-    m.rename("mlp.down_proj", "feed_forward.w2");
-    m.rename("input_layernorm", "attention_norm");
-    m.rename("post_attention_layernorm", "ffn_norm");
-    m.rename("embed_tokens", "tok_embeddings");
-    m.rename("lm_head", "output");
+    rename_to_internlm2(m);
+    m.set({{"architectures", {"InternLM2VEForCausalLM"}}});
+    m.tensors["model.layers.1.feed_forward_ve.w1.weight"] = {.shape = {1, 2}, .values = {1, 2}};
   });
 }
 
@@ -390,6 +398,12 @@ TEST(Renamed, TextInsideOfOtherWrappers) {
                 inside("/llm_config", "InternVLChatModel", "language_model.model.", "language_model.lm_head."));
   expect_golden("deepseek_v3", inside("/text_config", "KimiVLForConditionalGeneration", "language_model.model.",
                                       "language_model.lm_head."));
+  expect_golden("llama",
+                inside("/text_config", "HCXVisionForCausalLM", "language_model.model.", "language_model.lm_head."));
+  expect_golden("hyperclovax-1", inside("/text_config", "HCXVisionV2ForCausalLM", "model.language_model.model.",
+                                        "model.language_model.lm_head."));
+  expect_golden("muse_glimmer-1",
+                inside("/text_config", "MuseGlimmerForConditionalGeneration", "model.language_model.", "lm_head."));
   expect_golden("qwen3_moe", [&](Model& m) {
     m.set({{"model_type", "qwen3_omni_moe_text"}});
     inside("/thinker_config/text_config", "Qwen3OmniMoeForConditionalGeneration", "thinker.model.",
@@ -491,6 +505,20 @@ TEST(Renamed, OtherValuesOfThoseKeysAreRefusedByName) {
       {"hunyuan_v1_moe", Json{{"num_shared_expert", {1, 2, 1}}}},
       {"hunyuan_v1_moe", Json{{"use_cla", true}}},
       {"llama", Json{{"use_novelty", false}}},
+      {"grok-2", Json{{"global_attn_every_n", 2}}},
+      {"jais-1", Json{{"activation_function", "gelu_new"}}},
+      {"mimo_v2-1", Json{{"attention_projection_layout", "split"}}},
+      {"minimax_text_01-1", Json{{"shared_intermediate_size", 64}}},
+      {"minimax_text_01-1", Json{{"attn_type_list", {0, 0}}}},
+      {"minimax_text_01-1", Json{{"rotary_dim", 24}}},
+      {"mistral_large3-1", Json{{"scoring_func", "sigmoid"}}},
+      {"muse_glimmer-1", Json{{"layer_rope_theta", {0, 10000.0, 500000.0, 500000.0, 0}}}},
+      {"ouro-1", Json{{"early_exit_threshold", 0.5}}},
+      {"rnj1-1", Json{{"layer_types", {"full_attention", "chunked_attention", "full_attention"}}}},
+      {"solar-1", Json{{"bskcn_3", {0}}}},
+      {"solar-1", Json{{"bskcn_tv", {0.8}}}},
+      {"telechat-1", Json{{"embed_layernorm", true}}},
+      {"telechat-1", Json{{"base_seqlen", nullptr}}},
   };
   for (const Published& file : files) {
     const std::string said = refusal(file.golden, file.more), key = file.more.begin().key();
