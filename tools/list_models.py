@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
-"""Writes docs/models.md, the table of model families, from the descriptors in src/models.
+"""Writes docs/models.md, the tables of model families, from the descriptors in src/models and src/formats.
 
 usage: tools/list_models.py [--check]    --check writes nothing and exits 1 when the page is stale
+
+tools/model_names.json lists the names of text models in the registries of vLLM (`architectures`) and llama.cpp
+(`general.architecture`). The page says which family of Sluice each name belongs to.
 """
+import json
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODELS = ROOT / "src" / "models"
+FORMATS = ROOT / "src" / "formats"
+NAMES = ROOT / "tools" / "model_names.json"
 PAGE = ROOT / "docs" / "models.md"
 COLUMNS = 120
 
@@ -17,6 +23,10 @@ NAME = re.compile(r'\.name = "([^"]+)"')
 ARCHITECTURES = re.compile(r"\.architectures = \{([^}]*)\}")
 INCLUDE = re.compile(r'#include "([^"]+)"')
 COMMENT = re.compile(r"//[^\n]*")
+GGUF_ENTRY = re.compile(r'\{"([^"]+)", (?:&?)(configure_\w+)\}')
+GGUF_FUNCTION = re.compile(r"^(?:static |constexpr )?void (configure_\w+)\(.*?^(?:\}|$)", re.S | re.M)
+HF_NAME = re.compile(r'"(\w+(?:ForCausalLM|Model|ForMaskedLM|LMHeadModel|ForSequenceClassification))"')
+WRAPPERS = re.compile(r"kWrappers = [^{]*\{([^;]*)\}\);", re.S)
 
 GROUPS = {
     "dense": ("Dense decoders", "Transformers whose layers have one MLP for all tokens."),
@@ -27,6 +37,14 @@ GROUPS = {
                 "Models that return vectors or scores: see [embeddings.md](embeddings.md). Decoders do so as well, with\n"
                 "`--task embed` or as a `...ForSequenceClassification` checkpoint."),
 }
+
+OTHERS = """## Names in other engines
+
+The names of text models in vLLM's registry (`architectures` in `config.json`) and in llama.cpp
+(`general.architecture` in GGUF files), with the family that runs them. Models of a name without a family are refused.
+`tools/model_names.json` holds the names.
+"""
+UNSUPPORTED = "not supported"
 
 INTRO = """# Model families
 
@@ -49,18 +67,23 @@ ALIASES = {
     "Command A, Command R7B": "cohere2",
     "Command R": "cohere",
     "DeepSeek-R1, Kimi K2, Moonlight": "deepseek_v3",
-    "GLM-4 9B (transformers' format), GLM-4-0414": "glm, glm4",
     "GLM-4 9B (as first published)": "chatglm",
+    "GLM-4 9B (transformers' format), GLM-4-0414": "glm, glm4",
     "GLM-4.5, GLM-4.6": "glm4_moe",
     "GLM-4.7 Flash": "glm4_moe_lite",
     "GLM-5": "glm_moe_dsa",
     "Granite 4": "granitemoehybrid",
+    "Grok 1 and 2": "grok",
     "Hunyuan A13B; Hunyuan 3 (Hy3)": "hunyuan_v1_moe; hy_v3",
     "K-EXAONE": "exaone_moe",
     "Ling, Ring and Ming; Ling 2.5, Ring 2.5": "bailing_moe, bailing_moe_v2; bailing_moe_v2_5",
     "Llama Nemotron Super and Ultra": "nemotron_nas",
-    "MiniMax-01": "minimax",
-    "Mistral Small 4": "mistral4",
+    "MiMo V2.5 Pro": "mimo_v2_flash",
+    "MiniMax-01 (transformers' format)": "minimax",
+    "MiniMax-01 and MiniMax-M1 (as first published)": "minimax_text_01",
+    "Mistral Large 3; Mistral Small 4": "mistral_large3; mistral4",
+    "Mono-InternVL": "internlm2",
+    "openPangu Embedded": "pangu_embedded",
     "openPangu Ultra MoE": "pangu_ultra_moe",
     "Param 2": "param2moe",
     "Phi 1 to 2; Phi 3 and 4; Phi-3.5 MoE": "phi; phi3; phimoe",
@@ -69,6 +92,8 @@ ALIASES = {
     "Sarvam 30B; Sarvam 105B": "sarvam_moe; sarvam_mla",
     "StarCoder 1, SantaCoder": "gpt_bigcode",
     "Step-3; Step-3.5 Flash": "step3_text; step3p5",
+    "Step-Audio-EditX": "step1",
+    "Tele-FLM, FLM-2; TeleChat 1 and 2": "teleflm; telechat",
     "Trinity": "afmoe",
     "XLM-RoBERTa, CamemBERT": "roberta",
 }
@@ -110,6 +135,66 @@ def families():
     return sorted(found, key=lambda family: family[1])
 
 
+def family_of(architecture, found):
+    """The family that claims a value of "architectures", as claims() in src/nn/model.cc decides; None: no family."""
+    bare = re.sub("(ForSequenceClassification|ForTextEmbedding|Model)$", "", architecture)
+    for _, name, architectures, _ in found:
+        if architecture in architectures:
+            return name
+    for _, name, architectures, _ in found:
+        if bare != architecture and f"{bare}ForCausalLM" in architectures:
+            return name
+    return None
+
+
+def gguf_families(found):
+    """The families of every GGUF architecture: those whose configurations its function in src/formats/gguf makes."""
+    families_of = {}
+    for path in sorted((FORMATS / "gguf").glob("*.cc")):
+        code = COMMENT.sub("", path.read_text())
+        bodies = {match.group(1): match.group(0) for match in GGUF_FUNCTION.finditer(code)}
+        for name, function in GGUF_ENTRY.findall(code):
+            seen, names, waiting = set(), [], [function]
+            while waiting:
+                body = bodies.get(waiting.pop(), "")
+                names += [family_of(hf, found) for hf in HF_NAME.findall(body)]
+                calls = set(re.findall(r"\b(configure_\w+)\(", body)) - seen
+                seen |= calls
+                waiting += sorted(calls)
+            if not any(names):
+                sys.exit(f"{path}: no family found for the GGUF architecture '{name}'")
+            families_of[name] = ", ".join(dict.fromkeys(filter(None, names)))
+    return families_of
+
+
+def pairs(names, family):
+    """A table of names and their families, two of each in a row."""
+    cells = [f"`{name}` | {family(name) or UNSUPPORTED}" for name in names]
+    yield "| name | family | name | family |"
+    yield "| --- | --- | --- | --- |"
+    half = (len(cells) + 1) // 2
+    for i in range(half):
+        yield f"| {cells[i]} | {cells[half + i] if half + i < len(cells) else ' | '} |"
+
+
+def other_engines(found):
+    names = json.loads(NAMES.read_text())
+    wrappers = re.findall(r'"([^"]+)"', WRAPPERS.search((FORMATS / "text_part.cc").read_text()).group(1))
+    gguf = gguf_families(found)
+
+    def vllm_family(name):
+        return "that of its text decoder" if name in wrappers else family_of(name, found)
+
+    for title, listed, family in (("vLLM", names["vllm"], vllm_family), ("llama.cpp", names["llama.cpp"], gguf.get)):
+        missing = sum(family(name) is None for name in listed)
+        yield f"### {title}"
+        yield ""
+        yield f"{len(listed) - missing} of {len(listed)} names."
+        yield ""
+        yield from pairs(listed, family)
+        yield ""
+
+
 def rows(name, architectures, file):
     """Table rows of one family: as many as its architectures need."""
     row, cell = f"| {name} | ", ""
@@ -139,6 +224,7 @@ def page():
             if group == key:
                 lines += rows(*family)
         lines.append("")
+    lines += [OTHERS, *other_engines(found)]
     return "\n".join(lines)
 
 
