@@ -35,7 +35,8 @@ ARCHS = {
     "Jais2ForCausalLM": "jais2", "ApertusForCausalLM": "apertus", "MiniCPM3ForCausalLM": "minicpm3",
     "ExaoneMoeForCausalLM": "exaone-moe", "AfmoeForCausalLM": "afmoe", "Llama4ForCausalLM": "llama4",
     "Gemma4ForCausalLM": "gemma4", "OrionForCausalLM": "orion", "MiniCPMForCausalLM": "minicpm",
-    "DeepseekForCausalLM": "deepseek", "ExaoneForCausalLM": "exaone",
+    "DeepseekForCausalLM": "deepseek", "ExaoneForCausalLM": "exaone", "PanguEmbeddedForCausalLM": "pangu-embedded",
+    "JAISLMHeadModel": "jais",
 }
 PAIRED = {"llama", "olmo", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid", "minicpm",
           "deepseek"}
@@ -134,8 +135,15 @@ def convert(arch, tensors, c, s):
             w = w + np.float32(1)
         if arch in ("gptneox", "bloom", "falcon") and "query_key_value" in name:
             w = ungroup(w, s.heads, s.kv)
-        if arch == "gpt2" and w.ndim == 2 and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight")):
+        if arch in ("gpt2", "jais") and w.ndim == 2 and name.endswith(
+                ("c_attn.weight", "c_proj.weight", "c_fc.weight", "c_fc2.weight")):
             w = w.T
+        if name.endswith("relative_pe.slopes"):
+            continue
+        if arch == "jais" and name == "transformer.wte.weight":  # the goldens' heads are tied
+            width = c.get("width_scale") or c["mup_width_scale"] * c["mup_output_alpha"]
+            yield "output.weight", w * np.float32(width)
+            w = w * np.float32(c.first("embeddings_scale", "mup_embeddings_scale"))
         if name.endswith("block_sparse_moe.input_linear.weight"):
             i = int(name.split(".")[2])
             yield f"blk.{i}.ffn_gate_exps.weight", w[:, :w.shape[1] // 2]
@@ -202,7 +210,7 @@ def metadata(w, arch, c, s):
     w.add_feed_forward_length(s.ffn)
     w.add_head_count(s.heads)
     w.add_vocab_size(c["vocab_size"])
-    if arch not in ("gpt2", "bloom", "gptneox"):
+    if arch not in ("gpt2", "bloom", "gptneox", "jais"):
         w.add_head_count_kv(s.kv)
     if c.get("head_dim") and arch not in ("mamba2", "gemma4", "minicpm3", "kimi-linear"):
         w.add_key_length(s.dim)
@@ -213,7 +221,7 @@ def metadata(w, arch, c, s):
     else:
         eps = c.first("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps", "rms_norm_eps", default=1e-5)
         (w.add_layer_norm_rms_eps if arch in RMS else w.add_layer_norm_eps)(eps)
-    if arch not in ("gpt2", "starcoder", "bloom", "mpt", "mamba", "mamba2", "jamba", "bert"):
+    if arch not in ("gpt2", "starcoder", "bloom", "mpt", "mamba", "mamba2", "jamba", "bert", "jais"):
         rope(w, arch, c, s)
     if c.get("sliding_window") and c.get("use_sliding_window", True) and arch in (
             "gemma2", "gemma3", "gemma4", "cohere2", "olmo2", "exaone4", "exaone-moe", "afmoe", "phi3", "phimoe"):
@@ -231,6 +239,8 @@ def metadata(w, arch, c, s):
         w.add_residual_scale(c["residual_multiplier"])
         w.add_attention_scale(c["attention_multiplier"])
         w.add_logit_scale(c["logits_scaling"])
+    if arch == "jais":
+        w.add_max_alibi_bias(8.0)
     if arch == "mpt":
         w.add_max_alibi_bias(c["attn_config"]["alibi_bias_max"])
         if c["attn_config"].get("clip_qkv"):

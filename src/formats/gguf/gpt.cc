@@ -18,6 +18,9 @@ constexpr TensorRule kGpt2[] = {
     {"blk.{}.ffn_up", "transformer.h.{}.mlp.c_fc", kTransposed},
     {"blk.{}.ffn_down", "transformer.h.{}.mlp.c_proj", kTransposed},
 };
+constexpr TensorRule kJais[] = {
+    {"blk.{}.ffn_gate", "transformer.h.{}.mlp.c_fc2", kTransposed},
+};
 constexpr TensorRule kStarcoder[] = {
     {"blk.{}.attn_qkv", "transformer.h.{}.attn.c_attn"},
     {"blk.{}.attn_output", "transformer.h.{}.attn.c_proj"},
@@ -76,14 +79,31 @@ void read_gpt2_sizes(GgufConfig& c) {
   c.layer_norm("layer_norm_epsilon");
 }
 
-void configure_gpt2(GgufConfig& c) {
-  c.architecture("GPT2LMHeadModel", "gpt2");
-  read_gpt2_sizes(c);
+void read_one_head_count(GgufConfig& c) {
   if (c.hf["num_key_value_heads"] != c.hf["n_head"]) {
     c.refuse("attention.head_count_kv", "must equal attention.head_count");
   }
   c.rename("num_key_value_heads", "");
+}
+
+void configure_gpt2(GgufConfig& c) {
+  c.architecture("GPT2LMHeadModel", "gpt2");
+  read_gpt2_sizes(c);
+  read_one_head_count(c);
   c.tensors = {kGpt2};
+}
+
+// The converter multiplied embeddings and head by their factors. llama.cpp's graph always divides scores by the width
+// of a head.
+void configure_jais(GgufConfig& c) {
+  c.architecture("JAISLMHeadModel", "jais");
+  read_gpt2_sizes(c);
+  read_one_head_count(c);
+  c.hf["activation_function"] = "swiglu";
+  c.hf["position_embedding_type"] = "alibi";
+  c.hf["scale_qk_dot_by_d"] = true;
+  if (c.number_or("attention.max_alibi_bias", 8.0) != 8.0) c.refuse("attention.max_alibi_bias", "must be 8");
+  c.tensors = {kJais, kGpt2};
 }
 
 void configure_starcoder(GgufConfig& c) {
@@ -159,6 +179,7 @@ void configure_mpt(GgufConfig& c) {
 constexpr GgufArchitecture kArchitectures[] = {
     {"gpt2", configure_gpt2},   {"starcoder", configure_starcoder}, {"gptneox", configure_gptneox},
     {"bloom", configure_bloom}, {"falcon", configure_falcon},       {"mpt", configure_mpt},
+    {"jais", configure_jais},
 };
 const RegisterArchitectures registered{kArchitectures};
 

@@ -110,6 +110,12 @@ void configure_exaone(GgufConfig& c) {
   c.ignore({"attention.layer_norm_epsilon"});
 }
 
+// The converter did not pair openPangu's rows either.
+void configure_pangu_embedded(GgufConfig& c) {
+  configure_llama_like(c, "PanguEmbeddedForCausalLM", "PanguEmbedded");
+  c.hf["bias"] = c.has_bias();
+}
+
 void configure_orion(GgufConfig& c) {
   configure_llama_like(c, "OrionForCausalLM", "orion");
   if (c.has("attention.layer_norm_epsilon")) c.layer_norm("rms_norm_eps");
@@ -243,6 +249,7 @@ constexpr GgufArchitecture kLlamaArchitectures[] = {
     {"minicpm", configure_minicpm},
     {"apertus", configure_apertus},
     {"xverse", configure_llama_paired},
+    {"pangu-embedded", configure_pangu_embedded},
 };
 const RegisterArchitectures registered_llama{kLlamaArchitectures};
 
