@@ -36,7 +36,7 @@ ARCHS = {
     "ExaoneMoeForCausalLM": "exaone-moe", "AfmoeForCausalLM": "afmoe", "Llama4ForCausalLM": "llama4",
     "Gemma4ForCausalLM": "gemma4", "OrionForCausalLM": "orion", "MiniCPMForCausalLM": "minicpm",
     "DeepseekForCausalLM": "deepseek", "ExaoneForCausalLM": "exaone", "PanguEmbeddedForCausalLM": "pangu-embedded",
-    "JAISLMHeadModel": "jais",
+    "JAISLMHeadModel": "jais", "BailingMoeV2ForCausalLM": "bailingmoe2",
 }
 PAIRED = {"llama", "olmo", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid", "minicpm",
           "deepseek"}
@@ -151,6 +151,8 @@ def convert(arch, tensors, c, s):
             continue
         if name.endswith("shared_expert_gate.weight"):
             w = w.reshape(-1)
+        if name.endswith("mlp.gate.expert_bias"):
+            name = name.replace("expert_bias", "e_score_correction_bias")
         if name.endswith("e_score_correction_bias"):
             name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         if name.endswith("e_score_correction.bias"):
@@ -253,7 +255,9 @@ def metadata(w, arch, c, s):
             w.add_expert_feed_forward_length(c["moe_intermediate_size"])
         if c.get("shared_expert_intermediate_size"):
             w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
-    if arch in ("dots1", "glm4moe", "exaone-moe", "afmoe"):
+    if arch == "bailingmoe2":
+        w.add_expert_shared_feed_forward_length(c["moe_shared_expert_intermediate_size"])
+    if arch in ("dots1", "glm4moe", "exaone-moe", "afmoe", "bailingmoe2"):
         kinds = c.get("mlp_layer_types")
         w.add_leading_dense_block_count(kinds.count("dense") if kinds else
                                         c.first("first_k_dense_replace", "num_dense_layers"))

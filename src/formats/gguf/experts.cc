@@ -54,6 +54,14 @@ constexpr TensorRule kMinimax[] = {
     {"blk.{}.exp_probs_b", "model.layers.{}.block_sparse_moe.e_score_correction_bias", kWholeName},
 };
 
+constexpr TensorRule kBailing2[] = {
+    {"token_embd", "model.word_embeddings"},
+    {"blk.{}.attn_qkv", "model.layers.{}.attention.query_key_value"},
+    {"blk.{}.attn_output", "model.layers.{}.attention.dense"},
+    {"blk.{}.attn_q_norm", "model.layers.{}.attention.query_layernorm"},
+    {"blk.{}.attn_k_norm", "model.layers.{}.attention.key_layernorm"},
+    {"blk.{}.exp_probs_b", "model.layers.{}.mlp.gate.expert_bias", kWholeName},
+};
 constexpr TensorRule kExaoneMoe[] = {
     {"blk.{}.exp_probs_b", "model.layers.{}.mlp.e_score_correction_bias", kWholeName},
 };
@@ -216,6 +224,19 @@ void configure_exaone_moe(GgufConfig& c) {
   c.tensors.insert(c.tensors.begin(), kExaoneMoe);
 }
 
+// Ling and Ring 2. All published models have one shared expert; with several, files do not record the width of each.
+void configure_bailingmoe2(GgufConfig& c) {
+  configure_llama_like(c, "BailingMoeV2ForCausalLM", "bailing_moe_v2");
+  c.integer("expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size");
+  read_deepseek_experts(c);
+  if (c.integer_or("expert_shared_count", 1) != 1) c.refuse("expert_shared_count", "must be 1");
+  c.rename("n_routed_experts", "num_experts");
+  c.rename("n_shared_experts", "num_shared_experts");
+  c.hf["use_qk_norm"] = c.has_tensor("blk.0.attn_q_norm.weight");
+  c.hf["use_qkv_bias"] = c.has_tensor("blk.0.attn_qkv.bias");
+  c.tensors.insert(c.tensors.begin(), kBailing2);
+}
+
 // All its models scale embeddings; files do not record that.
 void configure_afmoe(GgufConfig& c) {
   configure_llama_like(c, "AfmoeForCausalLM", "afmoe");
@@ -275,10 +296,18 @@ void configure_dbrx(GgufConfig& c) {
 }
 
 constexpr GgufArchitecture kArchitectures[] = {
-    {"gpt-oss", configure_gpt_oss},        {"deepseek", configure_deepseek},     {"dbrx", configure_dbrx},
-    {"deepseek2", configure_deepseek2},    {"minimax-m2", configure_minimax_m2}, {"minicpm3", configure_minicpm3},
-    {"exaone-moe", configure_exaone_moe},  {"afmoe", configure_afmoe},           {"llama4", configure_llama4},
-    {"kimi-linear", configure_kimi_linear}};
+    {"gpt-oss", configure_gpt_oss},
+    {"deepseek", configure_deepseek},
+    {"dbrx", configure_dbrx},
+    {"deepseek2", configure_deepseek2},
+    {"minimax-m2", configure_minimax_m2},
+    {"minicpm3", configure_minicpm3},
+    {"exaone-moe", configure_exaone_moe},
+    {"afmoe", configure_afmoe},
+    {"llama4", configure_llama4},
+    {"kimi-linear", configure_kimi_linear},
+    {"bailingmoe2", configure_bailingmoe2},
+};
 const RegisterArchitectures registered{kArchitectures};
 
 }  // namespace
