@@ -52,7 +52,8 @@ void clamped_product(ops::Ctx& c, const Tensor& out, const Tensor& gate_up, ops:
 int64_t Mlp::floats_per_token(const MlpSpec& s) { return (s.gated ? 3 : 1) * int64_t{s.inner}; }
 
 void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
-  if (spec_.gated && spec_.gate_scale == 1.0f && !spec_.gate_cutoff && spec_.clamp == 0 && !spec_.sub_norm) {
+  const bool clamps = spec_.clamp > 0 || spec_.glu_limit > 0;
+  if (spec_.gated && spec_.gate_scale == 1.0f && !spec_.gate_cutoff && !clamps && !spec_.sub_norm) {
     const Tensor gate_up = ops::take_rows(c, in_.output_type(c, x.rows()), x.rows(), 2 * int64_t{spec_.inner});
     in_.into(c, gate_up, x, false);
     const Tensor inner = ops::take_rows(c, out_.input_type(c, x.rows()), x.rows(), spec_.inner);
@@ -70,6 +71,8 @@ void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
     }
     if (spec_.clamp > 0) {
       clamped_product(c, inner, gate_up, spec_.activation, spec_.clamp);
+    } else if (spec_.glu_limit > 0) {
+      ops::clamped_glu(c, inner, gate_up, spec_.glu_alpha, spec_.glu_limit);
     } else {
       ops::glu(c, inner, gate_up, spec_.activation);
     }

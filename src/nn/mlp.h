@@ -1,6 +1,6 @@
 // The feed-forward sublayer of a block: gated (act(gate(x)) * up(x), Shazeer 2020, arXiv:2002.05202) or plain.
-// gate_scale, gate_cutoff, clamp and sub_norm serve one family each; they act between the two projections, so a family
-// that kept them would have to copy the layer.
+// gate_scale, gate_cutoff, clamp, glu_alpha and glu_limit, and sub_norm serve one family each; they act between the two
+// projections, so a family that kept them would have to copy the layer.
 #pragma once
 
 #include <optional>
@@ -18,10 +18,11 @@ struct MlpSpec {
   bool out_bias = false;    // the output projection has a bias, even if `bias` is false
   bool transposed = false;  // weights are [inputs, outputs]
   ops::Activation activation = ops::Activation::kSilu;
-  float gate_scale = 1.0f;             // multiplies the gate before its activation
-  std::optional<float> gate_cutoff{};  // applies ops::gaussian_top_k to the gate before its activation
-  float clamp = 0.0f;                  // > 0: see clamped_product
-  bool sub_norm = false;               // norms the input of the output projection (tensor "ffn_sub_norm")
+  float gate_scale = 1.0f;                   // multiplies the gate before its activation
+  std::optional<float> gate_cutoff{};        // applies ops::gaussian_top_k to the gate before its activation
+  float clamp = 0.0f;                        // > 0: see clamped_product
+  float glu_alpha = 0.0f, glu_limit = 0.0f;  // limit > 0: uses ops::clamped_glu
+  bool sub_norm = false;                     // norms the input of the output projection (tensor "ffn_sub_norm")
   NormSpec sub_norm_spec{};
 
   // Tensor names. Gated: {"gate_proj", "up_proj"}, or one fused tensor with the gate first. Plain: one name.

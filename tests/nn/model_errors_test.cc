@@ -149,6 +149,65 @@ TEST(ModelErrors, LatentAttentionAndItsExpertsAreChecked) {
   expect_error(set("num_attention_heads", 2), "num_attention_heads", "jetmoe");
 }
 
+TEST(ModelErrors, StepsLayersAreChecked) {
+  expect_error(set("swiglu_limits", {0.0, 0.2, 0.0, 0.0, 0.0}), "swiglu_limits", "step3p5-1");
+  expect_error(set("layer_types", {"full_attention"}), "layer_types", "step3p5-1");
+  expect_error(set("yarn_only_types", Json::array()), "yarn_only_types", "step3p5-1");
+  expect_error(set("moe_layers_enum", "1,two"), "moe_layers_enum", "step3p5-1");
+  expect_error(set("moe_layers_enum", "1, 2"), "layers.3.mlp.gate_proj.weight", "step3p5-1");
+  expect_error(set("norm_expert_weight", false), "norm_expert_weight", "step3p5-1");
+  expect_error(set("num_attention_heads_per_layer", {4, 6, 5, 4}), "num_attention_heads_per_layer", "laguna-1");
+  expect_error(set("gating", "per-layer"), "gating", "laguna-1");
+}
+
+TEST(ModelErrors, DeepseeksRelativesAreChecked) {
+  expect_error(set("num_hidden_layers", 3), "num_hidden_layers", "longcat_flash-1");
+  expect_error(set("mla_scale_q_lora", false), "mla_scale_q_lora", "longcat_flash-1");
+  expect_error(set("zero_expert_type", "copy"), "zero_expert_type", "longcat_flash-1");
+  expect_error(set("n_group", nullptr), "n_group", "sarvam_mla-1");
+  expect_error(set("rope_scaling", nullptr), "rope_scaling", "sarvam_mla-1");
+  expect_error(set("rope_scaling", {{"type", "deepseek_yarn"}, {"factor", 40}}), "mscale", "sarvam_mla-1");
+  expect_error(set("n_routed_experts", 4), "num_experts", "sarvam_mla-1");
+  expect_error(set("kv_lora_rank", nullptr), "kv_lora_rank", "pangu_ultra_moe-1");
+  expect_error(set("rope_scaling", {{"type", "yarn"}, {"factor", 4}}), "rope_scaling", "bailing_moe_v2_5-1");
+  expect_error(set("layer_group_size", 3), "layer_group_size", "bailing_moe_v2_5-1");
+  expect_error(set("group_norm_size", 5), "group_norm_size", "bailing_moe_v2_5-1");
+}
+
+// PLaMo 2's texts end at the window of its attention if it has one. Block-sparse attention would choose among blocks.
+TEST(ModelErrors, ContextsEndWhereImplementationsDiffer) {
+  const auto positions = [](const char* name, const std::function<void(Json&)>& change) {
+    const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch" / name;
+    const testing::TempFolder source, folder;
+    Json config = read_json_file((golden / "config.json").string());
+    change(config);
+    source.write("config.json", dump_json(config));
+    source.write("weights.json", dump_json(read_json_file((golden / "weights.json").string())));
+    testing::write_hashed_checkpoint(source.path().string(), folder.path().string());
+    return Loaded(folder.path().string()).model->shape().max_positions;
+  };
+  EXPECT_EQ(positions("plamo2-1", [](Json& config) { config["attention_window_size"] = 64; }), 64);
+  EXPECT_EQ(positions("plamo2-1",
+                      [](Json& config) {
+                        config["attention_window_size"] = 64;
+                        config["full_attention_idx"] = {1, 3};
+                      }),
+            256);
+  EXPECT_EQ(positions("minimax_m3-1", [](Json&) {}), 96);
+}
+
+TEST(ModelErrors, SettingsOfSingleLayersAreChecked) {
+  const auto in_block = [](size_t block, const std::string& key, const Json& value) {
+    return Change{.config = [=](Json& config) { config["block_configs"][block][key] = value; }};
+  };
+  const char* const name = "nemotron_h_puzzle-1";
+  expect_error(in_block(2, "q_indexer_top_k", 8), "q_indexer_top_k", name);
+  expect_error(in_block(2, "block_type", "lstm"), "lstm", name);
+  expect_error(in_block(1, "n_routed_experts", 5), "layers.1.mixer.gate.weight", name);
+  expect_error(in_block(2, "sliding_window", -1), "sliding_window", name);
+  expect_error(set("block_configs", nullptr), "block_configs", name);
+}
+
 TEST(ModelErrors, RecurrentLayersAreChecked) {
   expect_error(set("conv_kernel", 17), "conv_kernel", "mamba");
   expect_error(set("intermediate_size", 100), "in_proj.weight", "mamba");

@@ -72,6 +72,8 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
                          .bias = s.shared_bias,
                          .activation = s.activation,
                          .clamp = s.shared_clamp,
+                         .glu_alpha = s.glu_alpha,
+                         .glu_limit = s.glu_limit,
                          .in = s.shared_in,
                          .out = s.shared_out};
     shared_ = Mlp(w / s.shared, shared, hidden, /*sum=*/!partial_);

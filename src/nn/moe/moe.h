@@ -1,7 +1,7 @@
 // Mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a router sends every row to its top k of many MLPs. Rows
 // are sorted by expert and multiplied with the matrices of all experts in one op per projection. Results are added in
 // ascending order of the experts, so a row's sum does not depend on the other rows of the batch.
-// Fields that one family alone sets (glu_alpha, glu_limit, clamp, logit_cap, identities, scaled_inputs, expert_scale)
+// Fields that one or two families set (glu_alpha, glu_limit, clamp, logit_cap, identities, scaled_inputs, expert_scale)
 // act between the layer's ops, so a family that kept them would have to copy the layer.
 #pragma once
 
@@ -36,7 +36,7 @@ struct MoeSpec : ops::Routing {
   int inner = 0;      // width of an expert
   bool gated = true;  // as in MlpSpec; ungated experts support only the layout kSeparate
   ops::Activation activation = ops::Activation::kSilu;
-  float glu_alpha = 0.0f, glu_limit = 0.0f;  // limit > 0: uses ops::clamped_glu
+  float glu_alpha = 0.0f, glu_limit = 0.0f;  // limit > 0: uses ops::clamped_glu, in the shared expert too
   float clamp = 0.0f, shared_clamp = 0.0f;   // > 0: see clamped_product; of experts, and of the shared expert
   float logit_cap = 0.0f;                    // > 0: soft cap on the router's logits
   // The router's last outputs stand for this many experts that return their input (zero experts: LongCat-Flash,
