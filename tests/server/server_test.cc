@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "server/api.h"
+#include "server/errors.h"
 #include "server/server_fixture.h"
 #include "sluice/version.h"
 
@@ -43,6 +44,16 @@ TEST_F(ServerTest, OwnRoutes) {
   engine.errors_in_a_row = kFailingAfter;
   EXPECT_EQ(get("/health").status, 503);
   EXPECT_EQ(get("/health").json()["status"], "failing");
+}
+
+TEST(ServerFault, NamesALostProcessOnlyToRequestsThatItEnded) {
+  using server::server_fault;
+  const std::string lost = "rank 1 of 2 was lost: its process ended";
+  Health health{.alive = true, .failure = "replica 1: " + lost};
+  EXPECT_EQ(server_fault(health, "NaN").message, server_fault().message);
+  EXPECT_EQ(server_fault(health, lost).message, health.failure);
+  health.failed = true;  // no replica is left
+  EXPECT_EQ(server_fault(health, "the engine has stopped").message, health.failure);
 }
 
 TEST_F(ServerTest, VersionIsTheBuilds) {
