@@ -240,8 +240,9 @@ Linear::Split Linear::divide(const Weights& w, const std::vector<Part>& parts, i
 Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs, bool bias, const Split& given) {
   LoadContext& context = w.context();
   const Split split = divide(w, parts, inputs, given);
-  const bool has_bias = bias && (!split.inputs || context.ranks.rank == 0);  // one summand has the bias
-  int64_t first_output = 0;                                                  // of the current part
+  // One summand has the bias. The others have zeros: all ranks must exchange results of one type (part_type).
+  const bool adds_bias = !split.inputs || context.ranks.rank == 0;
+  int64_t first_output = 0;  // of the current part
   std::vector<Source> sources;
   std::vector<float> biases;
   std::vector<LoraSite::Part> modules;
@@ -271,10 +272,11 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
                        .transposed = part.transposed,
                        .rescaled = part.unit_rows});
     for (const RowRange& range : ranges) {
-      if (values.empty() || !has_bias) break;
+      if (values.empty()) break;
       biases.insert(biases.end(), values.begin() + range.begin, values.begin() + range.begin + range.count);
     }
   }
+  if (!adds_bias) std::ranges::fill(biases, 0.0f);
   bias_ = Vector(context, biases);
   if (context.lora != nullptr) lora_ = context.lora->add(std::move(modules), inputs);
   for (size_t begin = 0, end = 0; begin < sources.size(); begin = end) {
