@@ -70,12 +70,13 @@ int logits(Arguments a) {
     if (id >= vocab)
       throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: {} must be below the vocabulary size {}", id, vocab));
   }
+  Runner runner(loaded);
   if (adapter != nullptr) {
     check_adapter(*adapter, *loaded.adapters);
+    runner.add_adapter(adapter);
     prepare_adapter(*adapter, *loaded.adapters, *loaded.plan.checkpoint, *loaded.plan.queue);
-    place_adapter(adapter.get(), 0, *loaded.adapters, *loaded.plan.queue);
+    runner.place_adapter(*adapter, 0);
   }
-  Runner runner(loaded);
   const bool pooled = loaded.plan.task != Task::kGenerate;
   if (pooled && a.chunk < length)
     throw Error(ErrorCode::kInvalidRequest,

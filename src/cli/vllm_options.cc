@@ -418,7 +418,7 @@ constexpr ForeignOption kOptions[] = {
     {"lora-target-modules", kList, kRefused, "", kAdapters},
     {"long-lora-scaling-factors", kValue, kRefused, "", kAdapters},
     {"enable-lora-bias", kFlag, kNothing, "", "biases of adapters are read"},
-    {"fully-sharded-loras", kFlag, kRefused, "", kOneDevice, "", "off"},
+    {"fully-sharded-loras", kFlag, kNothing, "", "a rank has the part of an adapter that its part of a layer needs"},
     {"default-mm-loras", kJson, kRefused, "", kText, "", "{}"},
     {"specialize-active-lora", kFlag, kNothing, "", kNoCompiler},
     {"enable-tower-connector-lora", kFlag, kRefused, "", kText, "", "off"},

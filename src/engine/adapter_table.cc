@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/thread_pool.h"
+#include "engine/rank_adapters.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -20,10 +20,8 @@ namespace {
 std::shared_ptr<const Adapter> AdapterTable::read(const std::string& folder) const {
   std::shared_ptr<Adapter> adapter = read_adapter(folder);
   check_adapter(*adapter, *model_.adapters);
-  ThreadPool caller(1, /*pin=*/false);  // the engine's threads are busy
-  const std::unique_ptr<ops::Queue> queue = model_.plan.device->make_queue(caller);
-  prepare_adapter(*adapter, *model_.adapters, *model_.plan.checkpoint, *queue);
-  queue->wait();
+  on_read_(adapter);
+  prepare_apart(*adapter, model_);
   return adapter;
 }
 

@@ -1,10 +1,12 @@
 // The adapters that requests may name.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/load.h"
@@ -16,9 +18,12 @@ namespace sluice {
 // Thread-safe.
 class AdapterTable {
  public:
+  // Called on the caller's thread with an adapter that was read, before it is prepared (lora/adapter.h).
+  using OnRead = std::function<void(std::shared_ptr<const Adapter>)>;
   // Keeps at most `most` adapters in host memory, those that were asked for last; 0: all. The model must outlive the
   // table.
-  AdapterTable(const LoadedModel& model, int most) : model_(model), most_(static_cast<size_t>(most)) {}
+  AdapterTable(const LoadedModel& model, int most, OnRead on_read)
+      : model_(model), most_(static_cast<size_t>(most)), on_read_(std::move(on_read)) {}
 
   // See Engine::load_adapter.
   void load(const std::string& name, const std::string& folder);
@@ -42,6 +47,7 @@ class AdapterTable {
 
   const LoadedModel& model_;
   const size_t most_;
+  const OnRead on_read_;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;
   uint64_t asked_ = 0;

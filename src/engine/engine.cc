@@ -71,7 +71,11 @@ struct EndSession {
 };
 struct ForgetPrefixes {};
 struct RowsMoved {};  // transfers of the mover are done
-using Command = std::variant<Submit, EndEarly, Cancel, StopChoice, EndSession, ForgetPrefixes, RowsMoved>;
+struct AdapterRead {
+  std::shared_ptr<const Adapter> adapter;
+};
+using Command =
+    std::variant<Submit, EndEarly, Cancel, StopChoice, EndSession, ForgetPrefixes, RowsMoved, AdapterRead>;
 
 class Inbox {
  public:
@@ -115,13 +119,12 @@ std::string session_key(std::string_view tenant, std::string_view session) {
   return fmt::format("{}\n{}", tenant, session);
 }
 
-SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& loaded, const RowMover* mover) {
+SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& loaded, const RowMover* mover,
+                                   AdapterSlots::Place place_adapter) {
   const LoadPlan& plan = loaded.plan;
   SchedulerOptions s;
   s.adapter_slots = plan.adapters.slots;
-  s.place_adapter = [sites = loaded.adapters.get(), queue = plan.queue](const Adapter& adapter, int slot) {
-    place_adapter(&adapter, slot, *sites, *queue);
-  };
+  s.place_adapter = std::move(place_adapter);
   s.max_num_seqs = plan.max_num_seqs;
   s.state_slots = plan.state_slots;
   s.max_num_batched_tokens = plan.step_tokens;
@@ -156,12 +159,15 @@ class EngineImpl final : public TextEngine {
  public:
   EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
       : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
-        adapters_(loaded_, options.max_cpu_loras),
+        adapters_(loaded_, options.max_cpu_loras,
+                  [this](std::shared_ptr<const Adapter> adapter) { inbox_.push(AdapterRead{std::move(adapter)}); }),
+        runner_(loaded_),
         mover_(keeps_rows(options) ? std::make_unique<RowMover>(options, loaded_, [this] { inbox_.push(RowsMoved{}); })
                                    : nullptr),
-        scheduler_options_(scheduler_options(options, loaded_, mover_.get())),
+        scheduler_options_(
+            scheduler_options(options, loaded_, mover_.get(),
+                              [this](const Adapter& adapter, int slot) { runner_.place_adapter(adapter, slot); })),
         scheduler_(scheduler_options_),
-        runner_(loaded_),
         waits_(loaded_.plan.device->memory().host_accessible()),
         mask_threads_(waits_ ? nullptr : std::make_unique<ThreadPool>(mask_threads(*pool_), /*pin=*/false)),
         sampler_(*loaded_.plan.queue, loaded_.plan.logit_rows, loaded_.plan.shape.vocab,
@@ -345,15 +351,16 @@ class EngineImpl final : public TextEngine {
         if (!idle) step();
       }
       if (in_flight_) commit_in_flight();
+      shut_down();
     } catch (const std::exception& e) {
-      // Steps do not throw by design, but memory may run out. Every request then ends with an error, and health()
-      // reports the failure.
+      // Steps do not throw by design, but memory may run out, or a rank may be lost. Every request then ends with an
+      // error, and health() reports the failure.
       log::error("the engine stopped: {}", e.what());
       dead_.store(true);
       stop_accepting();
       fail_all(e.what());
+      while (!inbox_.closed()) refuse(inbox_.take(true, {}));
     }
-    shut_down();
   }
 
   // Applies the waiting commands. With `wait`, it first sleeps until there is a command. Returns whether the scheduler
@@ -371,6 +378,9 @@ class EngineImpl final : public TextEngine {
       if (const auto* c = std::get_if<StopChoice>(&command)) scheduler_.finish(c->id, c->index);
       if (const auto* c = std::get_if<EndSession>(&command)) scheduler_.end_session(c->session);
       if (std::holds_alternative<ForgetPrefixes>(command)) scheduler_.reset_prefix_cache();
+    }
+    for (const Command& command : commands) {  // may throw: all requests are known by now, and can be ended
+      if (const auto* c = std::get_if<AdapterRead>(&command)) runner_.add_adapter(c->adapter);
     }
     if (mover_ != nullptr && !commands.empty()) move_rows();
     const bool idle = scheduler_.idle();
@@ -494,19 +504,14 @@ class EngineImpl final : public TextEngine {
     }
   }
 
-  // Runs after the last step. Requests that are still open end with kAbort, or with kError if the engine failed.
+  // Runs after the last step. Requests that are still open end with kAbort.
   void shut_down() {
-    const bool dead = dead_.load();
-    if (dead) {
-      while (!inbox_.closed()) refuse(inbox_.take(true, {}));
-    } else {
-      apply(false);
-      std::vector<RequestId> open;
-      for (const auto& [id, request] : scheduler_.requests()) open.push_back(id);
-      for (const RequestId id : open) scheduler_.cancel(id);
-      frontend_.post(scheduler_.drain());
-      if (mover_ != nullptr) finish_moving();
-    }
+    apply(false);
+    std::vector<RequestId> open;
+    for (const auto& [id, request] : scheduler_.requests()) open.push_back(id);
+    for (const RequestId id : open) scheduler_.cancel(id);
+    frontend_.post(scheduler_.drain());
+    if (mover_ != nullptr) finish_moving();
   }
 
   // Lets the mover write what it has to the file, for the next start.
@@ -527,10 +532,10 @@ class EngineImpl final : public TextEngine {
   }
 
   AdapterTable adapters_;
+  Runner runner_;
   std::unique_ptr<RowMover> mover_;  // null: rows of the prefix cache are kept nowhere else
   SchedulerOptions scheduler_options_;
   Scheduler scheduler_;
-  Runner runner_;
   bool waits_for_rows_ = false;               // nothing can run before rows are moved
   const bool waits_;                          // ops run on host memory and are done when they return
   std::unique_ptr<ThreadPool> mask_threads_;  // where the ops' threads are not the host's

@@ -428,8 +428,6 @@ void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
   if (!backend.can.collectives) {
     refuse(fmt::format("--backend {}", backend.name), "it has no operations between ranks");
   }
-  if (o.enable_lora) refuse("--enable-lora", "adapters are not divided between ranks");
-  if (!o.lora_modules.empty()) refuse("--lora-modules", "adapters are not divided between ranks");
   if (!o.packed_cache.empty()) refuse("--packed-cache", "a file of packed weights holds a whole model");
   if (o.kv_host_memory_bytes > 0) refuse("--kv-host-memory-bytes", "every rank has a part of the keys and values");
   if (!o.kv_disk.empty()) refuse("--kv-disk", "every rank has a part of the keys and values");

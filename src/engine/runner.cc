@@ -2,6 +2,7 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/batch_message.h"
 
@@ -15,10 +16,6 @@ Indices pairs_of(const std::vector<Copy>& copies) {
   static_assert(sizeof(Copy) == 2 * sizeof(int32_t));
   return std::span(reinterpret_cast<const int32_t*>(copies.data()), 2 * copies.size());
 }
-
-// The message that has the other ranks capture graphs. No message of a batch is as short, and the empty message ends
-// the ranks.
-constexpr std::byte kPrepare{1};
 
 // The parts that a step of a pipeline is cut into. More parts let the stages compute at the same time for longer, but
 // matmuls of fewer rows are less efficient.
@@ -38,32 +35,51 @@ Runner::Runner(LoadedModel& loaded)
   if (loaded.plan.stage.many()) context_.pipeline = loaded.plan.communicator.get();
 }
 
+void Runner::tell(Message about, std::vector<std::byte> message) {
+  Communicator& ranks = *loaded_.plan.communicator;
+  CHECK(ranks.rank() == 0, "rank {} does not follow rank 0", ranks.rank());
+  message_ = std::move(message);
+  message_.push_back(static_cast<std::byte>(about));
+  ranks.broadcast(message_, 0);
+}
+
 Tensor Runner::run(const Batch& batch, const Tensor& sampled) {
-  if (Communicator* ranks = loaded_.plan.communicator.get(); ranks != nullptr) {
-    CHECK(ranks->rank() == 0, "rank {} runs a batch of its own", ranks->rank());
-    message_ = to_message(batch);
-    ranks->broadcast(message_, 0);
-  }
+  if (loaded_.plan.communicator != nullptr) tell(Message::kBatch, to_message(batch));
   return run_here(batch, sampled);
 }
 
 void Runner::prepare() {
-  if (Communicator* ranks = loaded_.plan.communicator.get(); ranks != nullptr) {
-    CHECK(ranks->rank() == 0, "rank {} prepares on its own", ranks->rank());
-    message_ = {kPrepare};
-    ranks->broadcast(message_, 0);
-  }
+  if (loaded_.plan.communicator != nullptr) tell(Message::kPrepare, {});
   graph_runner_.prepare();
 }
 
+void Runner::tell_about_adapters(std::vector<std::byte> message) {
+  if (!message.empty()) tell(Message::kAdapter, std::move(message));
+}
+
+void Runner::add_adapter(const std::shared_ptr<const Adapter>& adapter) {
+  if (loaded_.plan.communicator == nullptr) return;
+  tell_about_adapters(sent_adapters_.drop());
+  tell_about_adapters(sent_adapters_.send(adapter));
+}
+
+void Runner::place_adapter(const Adapter& adapter, int slot) {
+  if (loaded_.plan.communicator != nullptr) tell_about_adapters(sent_adapters_.place(adapter, slot));
+  sluice::place_adapter(&adapter, slot, *loaded_.adapters, *loaded_.plan.queue);
+}
+
 void Runner::follow() {
+  ReceivedAdapters adapters(loaded_);
   for (;;) {
     loaded_.plan.communicator->broadcast(message_, 0);
     if (message_.empty()) return;
-    if (message_.size() == 1) {
-      graph_runner_.prepare();
-    } else {
-      run_here(from_message(message_), {});
+    const auto about = static_cast<Message>(message_.back());
+    message_.pop_back();
+    if (about == Message::kBatch) run_here(from_message(message_), {});
+    if (about == Message::kPrepare) graph_runner_.prepare();
+    if (about == Message::kAdapter) {
+      adapters.take(message_);
+      message_ = {};  // it may have been large
     }
   }
 }

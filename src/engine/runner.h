@@ -1,13 +1,18 @@
-// Runs batches on a loaded model: copies in the cache first, then the forward pass. It also computes the logits of one
-// text without scheduler or sampler, for verification tools and tests.
+// Runs batches on a loaded model: copies in the cache first, then the forward pass. With several ranks, rank 0 calls
+// it, and the others follow(). It also computes the logits of one text without scheduler or sampler, for verification
+// tools and tests.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/graph_runner.h"
 #include "engine/load.h"
+#include "engine/rank_adapters.h"
 #include "engine/step_inputs.h"
 
 namespace sluice {
@@ -18,11 +23,14 @@ class Runner {
 
   // Returns the result of the model's forward() for the batch, in device memory, valid until the next call. `sampled`
   // is the output of the previous step's sample, for a batch with from_sample. Throws Error(kCorruptFile) if a file of
-  // weights became shorter.
-  // With several ranks, rank 0 calls it, and the others follow(). In a pipeline, batches of many rows are cut into
-  // parts, so that the stages compute at the same time.
+  // weights became shorter. In a pipeline, batches of many rows are cut into parts, so that the stages compute at the
+  // same time.
   Tensor run(const Batch& batch, const Tensor& sampled = {});
-  // Runs the batches that rank 0 runs, until its model is unloaded. Throws Error if a rank is lost.
+  // Tells the other ranks about an adapter that was read and checked. It need not be prepared yet.
+  void add_adapter(const std::shared_ptr<const Adapter>& adapter);
+  // Puts an adapter that was added into a slot (lora/adapter.h), on all ranks.
+  void place_adapter(const Adapter& adapter, int slot);
+  // Does what rank 0 does, until its model is unloaded. Throws Error if a rank is lost.
   void follow();
   // Like run(), but returns the result in host memory.
   Tensor forward(const Batch& batch) { return to_host(run(batch)); }
@@ -31,6 +39,10 @@ class Runner {
   ops::Ctx& context() { return context_; }
 
  private:
+  // What a message from rank 0 is about: its last byte. The empty message ends the other ranks.
+  enum class Message : uint8_t { kBatch, kPrepare, kAdapter };
+  void tell(Message about, std::vector<std::byte> message);
+  void tell_about_adapters(std::vector<std::byte> message);
   Tensor run_here(const Batch& batch, const Tensor& sampled);
   Tensor run_stage(const Batch& batch, const Tensor& sampled);
   Tensor forward_here(const Batch& batch, const Tensor& sampled);
@@ -42,6 +54,7 @@ class Runner {
   GraphRunner graph_runner_;
   Buffer results_;                  // host copy of a device's results
   std::vector<std::byte> message_;  // what went to the other ranks last
+  SentAdapters sent_adapters_;
 };
 
 // Computes the logits of every position of one text, in steps of at most `chunk` tokens. It uses blocks 0, 1, ... of

@@ -45,7 +45,8 @@ void add_module(const LoraSite& site, size_t part, const Adapter::Module& module
   for (int64_t j = 0; j < module.rank; ++j) {
     float* row = to.a.data() + (static_cast<int64_t>(part) * w.rank + j) * w.k;
     for (int64_t i = 0; i < w.k; ++i) {
-      row[i] = module.a[static_cast<size_t>(j * w.k + i)] * (scale.empty() ? 1.0f : scale[static_cast<size_t>(i)]);
+      const int64_t from = j * module.inputs + site.share.inputs.begin + i;
+      row[i] = module.a[static_cast<size_t>(from)] * (scale.empty() ? 1.0f : scale[static_cast<size_t>(i)]);
     }
   }
   int64_t output = site.first_output(part);
@@ -89,10 +90,11 @@ void check_adapter(const Adapter& adapter, const LoraSites& sites) {
       if (dense && !part.input_scale.empty()) refuse(adapter, module, "has scaled inputs: only lora_A and lora_B work");
       const bool turned = replaced && place.site->table;
       const int64_t inputs = turned ? module.outputs : module.inputs, outputs = turned ? module.inputs : module.outputs;
-      if (inputs != place.site->weight.k || outputs != part.module_outputs) {
+      const int64_t columns = place.site->share.module_inputs;
+      if (inputs != columns || outputs != part.module_outputs) {
         refuse(adapter, module,
                fmt::format("is [{}, {}] in the adapter, but [{}, {}] in the model", outputs, inputs,
-                           part.module_outputs, place.site->weight.k));
+                           part.module_outputs, columns));
       }
     }
   }
@@ -114,7 +116,7 @@ void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queu
   queue.wait();  // for steps that read what is there
   for (const std::shared_ptr<LoraSite>& site : sites.all()) {
     const auto found = changes.find(site.get());
-    if (found == changes.end() && !site->used[at]) continue;
+    if (site->share.elsewhere || (found == changes.end() && !site->used[at])) continue;
     std::vector<const LoraExtra*>& extras = site->extras[at];
     extras.clear();
     if (adapter != nullptr) {

@@ -65,12 +65,15 @@ std::vector<float> difference(const Adapter::Module& m, const LoraSite::Part& pa
   return after;
 }
 
-// The rows that are outputs of the layer, in its order.
-std::vector<float> chosen(const std::vector<float>& all, int64_t columns, const std::vector<RowRange>& rows) {
+// The rows that are outputs of the layer, in its order, and of them the columns that are its inputs.
+std::vector<float> chosen(const std::vector<float>& all, int64_t columns, const std::vector<RowRange>& rows,
+                          const RowRange& inputs) {
   std::vector<float> out;
   for (const RowRange& range : rows) {
-    const auto begin = all.begin() + range.begin * columns;
-    out.insert(out.end(), begin, begin + range.count * columns);
+    for (int64_t row = range.begin; row < range.begin + range.count; ++row) {
+      const auto begin = all.begin() + row * columns + inputs.begin;
+      out.insert(out.end(), begin, begin + inputs.count);
+    }
   }
   return out;
 }
@@ -125,27 +128,37 @@ std::vector<float> added_bias(const Adapter& adapter, const Adapter::Module& m, 
   return bias;
 }
 
+// Lengths of rows (DoRA) are those of whole rows, whatever this rank has of them. A rank that adds nothing has an extra
+// as well: all ranks must exchange results of one type.
+void prepare_layer(Adapter::Extra& extra, const Adapter& adapter, const Adapter::Module& m, const LoraSite::Part& part,
+                   const Checkpoint& model, ops::Queue& queue) {
+  const LoraShare& share = extra.site->share;
+  if (m.rank == 0 || !m.magnitude.empty()) {
+    pack(extra, chosen(difference(m, part, model, queue), m.inputs, part.rows, share.inputs), share.inputs.count,
+         queue);
+  }
+  const std::vector<float> bias = added_bias(adapter, m, model);
+  if (bias.empty() || !share.adds_bias) return;
+  const std::vector<float> values = chosen(bias, 1, part.rows, {0, 1});
+  extra.bias = moved(values, queue.device().memory());
+  extra.what.bias = Tensor(extra.bias.data(), &kFloat32, {1, static_cast<int64_t>(values.size())});
+}
+
 }  // namespace
 
 void prepare_adapter(Adapter& adapter, const LoraSites& sites, const Checkpoint& model, ops::Queue& queue) {
   for (const Adapter::Module& m : adapter.modules) {
     if (m.plain()) continue;
     for (const LoraSites::Place& place : places_of(sites, m)) {
-      auto extra = std::make_unique<Adapter::Extra>();
       const LoraSite::Part& part = place.site->parts[place.part];
+      if (place.site->share.elsewhere || part.rows.empty()) continue;
+      auto extra = std::make_unique<Adapter::Extra>();
       extra->site = place.site;
       extra->what.first = place.site->first_output(place.part);
       if (place.site->table) {
         prepare_table(*extra, m, queue);
       } else {
-        const bool dense = m.rank == 0 || !m.magnitude.empty();
-        if (dense) pack(*extra, chosen(difference(m, part, model, queue), m.inputs, part.rows), m.inputs, queue);
-        const std::vector<float> bias = added_bias(adapter, m, model);
-        if (!bias.empty()) {
-          const std::vector<float> values = chosen(bias, 1, part.rows);
-          extra->bias = moved(values, queue.device().memory());
-          extra->what.bias = Tensor(extra->bias.data(), &kFloat32, {1, static_cast<int64_t>(values.size())});
-        }
+        prepare_layer(*extra, adapter, m, part, model, queue);
       }
       adapter.extras.push_back(std::move(extra));
     }

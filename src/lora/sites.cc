@@ -8,12 +8,12 @@
 
 namespace sluice {
 
-std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, int64_t inputs) {
+std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, const LoraShare& share) {
   // More projections than these are never fused; without a site the layer cannot have adapters.
   if (parts.size() > ops::LoraWeight::kMostParts) return nullptr;
   auto site = std::make_shared<LoraSite>();
   ops::LoraWeight& w = site->weight;
-  w = {.k = inputs,
+  w = {.k = share.inputs.count,
        .slots = room_.slots,
        .rank = room_.rank,
        .parts = static_cast<int>(parts.size()),
@@ -24,9 +24,12 @@ std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, int6
     places_[parts[i].module].push_back({site.get(), i});
   }
   site->parts = std::move(parts);
+  site->share = share;
   site->used.resize(static_cast<size_t>(room_.slots));
   site->extras.resize(static_cast<size_t>(room_.slots));
   const auto slots = static_cast<size_t>(room_.slots), inner = static_cast<size_t>(w.inner());
+  sites_.push_back(site);
+  if (share.elsewhere) return site;
   const size_t a = slots * inner * static_cast<size_t>(w.k), b = slots * static_cast<size_t>(w.n * w.rank);
   const size_t scales = slots * site->parts.size();
   const size_t each = room_.type->block_bytes;
@@ -40,13 +43,13 @@ std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, int6
     w.b = site->b.data();
     w.scales = reinterpret_cast<const float*>(site->scales.data());
   }
-  sites_.push_back(site);
   return site;
 }
 
-std::shared_ptr<LoraSite> LoraSites::add_table(LoraSite::Part part, int64_t ids, int64_t columns) {
+std::shared_ptr<LoraSite> LoraSites::add_table(LoraSite::Part part, int64_t ids, int64_t columns, bool elsewhere) {
   auto site = std::make_shared<LoraSite>();
   site->table = true;
+  site->share = {.module_inputs = ids, .inputs = {0, ids}, .elsewhere = elsewhere};
   site->weight = {.n = columns, .k = ids, .slots = room_.slots};
   site->used.resize(static_cast<size_t>(room_.slots));
   site->extras.resize(static_cast<size_t>(room_.slots));

@@ -19,6 +19,14 @@ struct RowRange {
   int64_t count = 0;
 };
 
+// The part of a layer that this process computes (nn/loading/split.h). Its outputs are LoraSite::Part::rows.
+struct LoraShare {
+  int64_t module_inputs = 0;  // columns of the modules' weights
+  RowRange inputs{};          // those that the layer takes here
+  bool adds_bias = true;      // false: another rank's summand has it
+  bool elsewhere = false;     // the layer belongs to another stage (nn/loading/stage.h)
+};
+
 // What an adapter does to a layer besides small matrices. The adapter owns the memory.
 struct LoraExtra {
   int64_t first = 0;     // the layer's output where it begins
@@ -32,7 +40,7 @@ struct LoraSite {
   struct Part {
     std::string module;                // "model.layers.0.self_attn.q_proj"
     int64_t module_outputs = 0;        // rows of the module's weight
-    std::vector<RowRange> rows;        // its rows in output order
+    std::vector<RowRange> rows;        // its rows in output order, as far as this process has them
     std::vector<float> input_scale{};  // [k] factors of the columns that the stored weight has; empty: none
     std::string tensor{};              // of the module's matrix
     bool transposed = false;           // the tensor is [k, module_outputs]
@@ -40,6 +48,7 @@ struct LoraSite {
   };
   bool table = false;  // an Embedding of weight.k ids and weight.n columns, without a and b
   std::vector<Part> parts;
+  LoraShare share;  // if it is elsewhere, the site has no memory and never changes
   ops::LoraWeight weight;
   Buffer a, b, scales;
   std::vector<bool> used;                             // by slot: whether its adapter changes this layer
@@ -61,11 +70,11 @@ class LoraSites {
   LoraSites(Room room, bool dry, Memory& memory) : room_(room), dry_(dry), memory_(memory) {}
 
   const Room& room() const { return room_; }
-  // Called by the constructor of a Linear with `inputs` inputs.
-  std::shared_ptr<LoraSite> add(std::vector<LoraSite::Part> parts, int64_t inputs);
+  // Called by the constructor of a Linear.
+  std::shared_ptr<LoraSite> add(std::vector<LoraSite::Part> parts, const LoraShare& share);
 
   // Called by the constructor of an Embedding.
-  std::shared_ptr<LoraSite> add_table(LoraSite::Part part, int64_t ids, int64_t columns);
+  std::shared_ptr<LoraSite> add_table(LoraSite::Part part, int64_t ids, int64_t columns, bool elsewhere);
 
   struct Place {
     LoraSite* site = nullptr;

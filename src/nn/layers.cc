@@ -253,10 +253,13 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
     const Shape shape = part.transposed ? Shape{inputs, part.outputs} : Shape{part.outputs, inputs};
     std::vector<float> input_scale;
     if (!part.input_scale.empty()) input_scale = w.vector(part.input_scale, inputs);
+    if (split.inputs) input_scale = picked(std::move(input_scale), {*split.inputs});
+    const bool unread = context.elsewhere && !part.input_scale.empty();  // adapters only need to know that there is one
+    if (unread) input_scale.assign(static_cast<size_t>(inputs), 1.0f);
     const auto stored = part.transposed ? Weights::Stored::kWithData : Weights::Stored::kAnyWay;
-    std::ranges::move(sources_of(context, part, here.tensor("weight", shape, stored), inputs, ranges, split.inputs,
-                                 split.inputs ? picked(input_scale, {*split.inputs}) : input_scale),
-                      std::back_inserter(sources));
+    std::ranges::move(
+        sources_of(context, part, here.tensor("weight", shape, stored), inputs, ranges, split.inputs, input_scale),
+        std::back_inserter(sources));
     if (!bias && bias_home.has("bias")) {
       context.add_problem(
           fmt::format("tensor '{}bias' exists, but the configuration has no bias there", bias_home.prefix()));
@@ -278,7 +281,12 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
   }
   if (!adds_bias) std::ranges::fill(biases, 0.0f);
   bias_ = Vector(context, biases);
-  if (context.lora != nullptr) lora_ = context.lora->add(std::move(modules), inputs);
+  if (context.lora != nullptr) {
+    lora_ = context.lora->add(std::move(modules), {.module_inputs = inputs,
+                                                   .inputs = split.inputs.value_or(RowRange{0, inputs}),
+                                                   .adds_bias = adds_bias,
+                                                   .elsewhere = context.elsewhere});
+  }
   for (size_t begin = 0, end = 0; begin < sources.size(); begin = end) {
     while (end < sources.size() && sources[end].stored == sources[begin].stored) ++end;
     PackedWeight weight =
@@ -330,6 +338,7 @@ void add_extra(ops::Ctx& c, const Tensor& out, const Tensor& x, const LoraExtra&
     const float* bias = extra.bias.data != nullptr ? extra.bias.f32() : nullptr;
     return ops::matmul(c, {.out = to, .x = x, .weight = &extra.weight, .bias = bias, .accumulate = true});
   }
+  if (extra.bias.data == nullptr) return;  // another rank adds it
   const Tensor to = out.slice_columns(extra.first, extra.bias.shape[1]);
   for (int64_t row = 0; row < out.rows(); ++row) ops::add(c, to.slice_rows(row, 1), extra.bias);
 }
@@ -438,7 +447,7 @@ Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int6
                                      .module_outputs = hidden,
                                      .rows = {{0, hidden}},
                                      .tensor = prefix + "weight"},
-                                    rows, hidden);
+                                    rows, hidden, context.elsewhere);
   }
   table_ = entry->view();
   if (context.memory.host_accessible()) {

@@ -70,8 +70,9 @@ def test_greedy_answers_are_exact(goldens, ways):
         assert server.process.wait(20) == 0, "".join(server.lines)
 
 
-def test_logits_are_those_of_local_ranks(tmp_path):
-    arguments = ["logits", str(MODEL), "-tp", "2", "--ids", "1 2 3 400 5", "--dtype", "float32"]
+@pytest.mark.parametrize("adapter", [[], ["--lora", f"{MODEL}-lora-pirate"]])
+def test_logits_are_those_of_local_ranks(tmp_path, adapter):
+    arguments = ["logits", str(MODEL), "-tp", "2", "--ids", "1 2 3 400 5", "--dtype", "float32", *adapter]
     launched, local = tmp_path / "launched.safetensors", tmp_path / "local.safetensors"
     done = run(2, *arguments, *MPI, "-o", str(launched))
     assert done.returncode == 0, done.stderr
@@ -98,7 +99,7 @@ def test_other_commands():
         (1, ["-pp", "2"], "started 1 process, but --tensor-parallel-size 1 x --pipeline-parallel-size 2 needs 2"),
         (2, ["-tp", "2", "-dp", "2"], "--data-parallel-size 2 cannot be used with --distributed-executor-backend mpi"),
         (2, ["-tp", "64", "-pp", "2"], "128 ranks (expected at most 64)"),
-        (2, ["-tp", "2", "--enable-lora"], "--enable-lora cannot be used with --tensor-parallel-size 2"),
+        (2, ["-tp", "2", "--packed-cache", "x"], "--packed-cache cannot be used with --tensor-parallel-size 2"),
     ],
 )
 def test_wrong_sizes_are_refused(ranks, arguments, message):

@@ -1,9 +1,12 @@
 """Several processes that compute one model: exact answers, and what happens when one of them is lost."""
 
+import array
 import concurrent.futures
+import json
 import os
 import pathlib
 import signal
+import struct
 import subprocess
 import time
 
@@ -11,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from serving import ENGINE_FAILED, MODEL, Server, binary
+from serving import ENGINE_FAILED, MODEL, ROOT, Server, binary
 
 
 def children_of(server: Server) -> list[tuple[int, int]]:
@@ -81,6 +84,76 @@ def test_greedy_answers_are_exact(goldens, ranks, quantization):
     else:
         with Server(*arguments) as server:
             assert got == answers(server)
+
+
+def lora_goldens(adapter: str) -> list[dict]:
+    path = ROOT / "tests" / "goldens" / "minnow" / f"lora-{adapter}-greedy.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+ADAPTERS = [word for name in ("pirate", "json") for word in ("--lora-modules", f"{name}={MODEL}-lora-{name}")]
+
+
+@pytest.mark.parametrize("ranks", [["-tp", "2"], ["-pp", "2"], ["-tp", "2", "-pp", "2"]])
+def test_adapters_are_exact(goldens, ranks):
+    """Both adapters and the base in one batch, with room for both and with room for one."""
+    for slots in ("2", "1"):
+        with Server("--dtype", "float32", "--threads", "2", "--max-loras", slots, *ADAPTERS, *ranks) as server:
+            asked = [(server.name, row) for row in goldens[:12]]
+            asked += [(name, row) for name in ("pirate", "json") for row in lora_goldens(name)]
+
+            def ask(case):
+                model, row = case
+                answer = server.client().chat.completions.create(
+                    model=model, messages=row["messages"], temperature=0, max_tokens=len(row["greedy_ids"])
+                )
+                return answer.choices[0].message.content
+
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                assert list(pool.map(ask, asked)) == [row["greedy_text"] for _, row in asked]
+
+
+def tensor_of(path: pathlib.Path, name: str, code: str) -> array.array:
+    """The numbers of a tensor of a safetensors file, whose array type code is `code`."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    begin, end = json.loads(data[8 : 8 + size])[name]["data_offsets"]
+    return array.array(code, data[8 + size + begin : 8 + size + end])
+
+
+@pytest.mark.parametrize("adapter", ["pirate", "json"])
+def test_adapted_logits_are_pefts(tmp_path, adapter):
+    golden = ROOT / "tests" / "goldens" / "minnow" / f"lora-{adapter}-logits.safetensors"
+    ids = " ".join(map(str, tensor_of(golden, "ids", "i")))
+    command = [binary(), "logits", MODEL, "--lora", f"{MODEL}-lora-{adapter}", "--ids", ids, "--dtype", "float32"]
+    subprocess.run([*command, "-tp", "2", "-o", tmp_path / "out"], check=True, capture_output=True, timeout=60)
+    want, got = tensor_of(golden, "logits", "f"), tensor_of(tmp_path / "out", "logits", "f")
+    assert len(got) == len(want)
+    assert max(abs(a - b) for a, b in zip(got, want)) <= 2e-4 * max(map(abs, want))
+
+
+def test_adapters_come_and_go_under_load():
+    options = ["-tp", "2", "--threads", "2", "--lora-root", str(MODEL.parent), "--max-loras", "1"]
+    with Server(*options, *ADAPTERS[:2]) as server:
+
+        def ask(i):
+            answer = server.client().chat.completions.create(
+                model=(server.name, "pirate")[i % 2],
+                messages=[{"role": "user", "content": "Hello!"}],
+                temperature=0,
+                max_tokens=24,
+            )
+            return answer.choices[0].message.content
+
+        want = [ask(0), ask(1)]
+        assert want[0] != want[1]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = pool.map(ask, range(48))
+            for _ in range(6):
+                name, path = {"lora_name": "json"}, {"lora_path": "minnow-6m-lora-json"}
+                assert httpx.post(server.url + "/v1/load_lora_adapter", json=name | path).status_code == 200
+                assert httpx.post(server.url + "/v1/unload_lora_adapter", json=name).status_code == 200
+            assert list(answers) == want * 24
 
 
 @pytest.mark.parametrize("kind", ["-tp", "-pp"])
@@ -188,8 +261,6 @@ def test_ranks_end_when_the_server_is_killed():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--enable-lora"], "--enable-lora cannot be used with --tensor-parallel-size 2"),
-        (["--lora-modules", "a=b"], "--lora-modules cannot be used with --tensor-parallel-size 2"),
         (["--packed-cache", "/tmp/x"], "--packed-cache cannot be used with --tensor-parallel-size 2"),
         (["--numa", "2"], "--numa 2 cannot be used with --tensor-parallel-size 2"),
         (["--tensor-parallel-size", "65"], "65 is out of range (expected 1 to 64)"),

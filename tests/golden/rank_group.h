@@ -26,6 +26,7 @@ class RankGroup {
   RankGroup& operator=(const RankGroup&) = delete;
 
   Runner& runner() { return threads_ ? threads_->runner() : *runner_; }
+  LoadedModel& model() { return threads_ ? threads_->model() : *loaded_; }
   const LoadPlan& plan() const { return threads_ ? threads_->plan() : loaded_->plan; }
 
  private:

@@ -40,6 +40,7 @@ class RankThreads {
   RankThreads& operator=(const RankThreads&) = delete;
 
   Runner& runner() { return *runner_; }
+  LoadedModel& model() { return *loaded_; }
   const LoadPlan& plan() const { return loaded_->plan; }
 
  private:

@@ -1,0 +1,183 @@
+// Adapters of models that several ranks compute. A random adapter of every module of every architecture changes the
+// logits as it does in one process, to the bit where ranks are stages of a pipeline.
+#include <gtest/gtest.h>
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+
+#include "golden/arch_golden.h"
+#include "golden/goldens.h"
+#include "golden/rank_group.h"
+#include "lora/adapter.h"
+#include "support/sanitized.h"
+
+namespace sluice::rank_adapters_test {
+namespace {
+
+constexpr int kRank = 4, kSlot = 1;
+
+class Numbers {
+ public:
+  // Between -scale and scale.
+  std::vector<float> operator()(int64_t count, double scale, double around = 0) {
+    std::vector<float> out(static_cast<size_t>(count));
+    for (float& value : out) value = static_cast<float>(around + scale * (2.0 * random_() / random_.max() - 1));
+    return out;
+  }
+
+ private:
+  std::minstd_rand random_{1};
+};
+
+// Changes every module that adapters can change, in turn by small matrices, with DoRA, with a bias, and by a new one.
+std::shared_ptr<Adapter> random_adapter(const LoraSites& sites) {
+  auto adapter = std::make_shared<Adapter>();
+  adapter->folder = "random";
+  adapter->rank = kRank;
+  Numbers numbers;
+  std::set<std::string> seen;
+  for (const std::shared_ptr<LoraSite>& site : sites.all()) {
+    for (const LoraSite::Part& part : site->parts) {
+      if (part.rescaled || !seen.insert(part.module).second) continue;
+      const int64_t inputs = site->share.module_inputs, outputs = part.module_outputs;
+      const double scale = 1 / std::sqrt(static_cast<double>(inputs));
+      Adapter::Module m{.name = part.module, .inputs = inputs, .outputs = outputs};
+      const bool dense = !site->table && part.input_scale.empty();
+      const size_t kind = dense ? seen.size() % 4 : 0;
+      if (kind == 3 && !sites.shares_tensor(part.tensor)) {
+        m.saved = numbers(inputs * outputs, scale);
+      } else {
+        m.rank = kRank, m.scale = 0.5f, m.embedding = site->table;
+        m.a = numbers(kRank * inputs, scale), m.b = numbers(outputs * kRank, 0.5);
+        if (kind == 1) m.magnitude = numbers(outputs, 0.1, 1);
+        if (kind == 2) m.bias = numbers(outputs, 0.1);
+      }
+      adapter->modules.push_back(std::move(m));
+    }
+  }
+  check_adapter(*adapter, sites);
+  return adapter;
+}
+
+std::vector<float> logits(Runner& runner, const LoadPlan& plan, std::span<const int32_t> ids, int adapter) {
+  std::vector<float> all;
+  for_each_logits(
+      runner, plan, plan.block_size, ids, 64,
+      [&](int, std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); }, adapter);
+  return all;
+}
+
+double error_of(const std::vector<float>& got, const std::vector<float>& want) {
+  if (got.size() != want.size()) return INFINITY;
+  return relative_error(got.data(), want.data(), static_cast<int64_t>(want.size()));
+}
+
+class RankAdapters : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RankAdapters, ChangeTheModelAsInOneProcess) {
+  const ArchGolden golden(GetParam());
+  const std::vector<int32_t> ids = golden.ids("ids_1");
+  EngineOptions options;
+  options.model = golden.checkpoint();
+  options.backend = std::string(ops::select_host_backend().name);
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 16 << 20;
+  options.max_num_seqs = 64;
+  options.enable_lora = true;
+  options.max_loras = 2;
+  options.max_lora_rank = kRank;
+  std::vector<float> want;
+  {
+    ThreadPool pool(1, /*pin=*/false);
+    LoadedModel alone = load_model(options, pool);
+    Runner runner(alone);
+    const std::vector<float> plain = logits(runner, alone.plan, ids, -1);
+    const std::shared_ptr<Adapter> adapter = random_adapter(*alone.adapters);
+    prepare_apart(*adapter, alone);
+    runner.place_adapter(*adapter, kSlot);
+    want = logits(runner, alone.plan, ids, kSlot);
+    ASSERT_GT(error_of(plain, want), 0.01) << "the adapter changes nothing";
+  }
+  for (const auto& [tensor, pipeline] : {std::pair{2, 1}, {1, 2}, {2, 2}}) {
+    if (kSanitized && tensor * pipeline > 2) continue;
+    SCOPED_TRACE(fmt::format("{} ranks, {} stages", tensor, pipeline));
+    options.tensor_parallel_size = tensor;
+    options.pipeline_parallel_size = pipeline;
+    RankGroup group(options);
+    const std::shared_ptr<Adapter> adapter = random_adapter(*group.model().adapters);
+    group.runner().add_adapter(adapter);
+    prepare_apart(*adapter, group.model());
+    group.runner().place_adapter(*adapter, kSlot);
+    const std::vector<float> got = logits(group.runner(), group.plan(), ids, kSlot);
+    EXPECT_LE(error_of(got, want), tensor == 1 ? 0 : kTolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RankAdapters, ::testing::ValuesIn(golden_names(arch_goldens())),
+                         [](const auto& info) { return test_name(info.param, ""); });
+
+// The demo adapters give peft's logits.
+TEST(RankAdapters, OfTheDemoModelGivePeftsLogits) {
+  const std::string root = SLUICE_SOURCE_DIR;
+  EngineOptions options;
+  options.model = root + "/models/minnow-6m";
+  options.backend = std::string(ops::select_host_backend().name);
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 16 << 20;
+  options.max_num_seqs = 64;
+  options.enable_lora = true;
+  options.max_loras = 2;
+  for (const auto& [tensor, pipeline] : {std::pair{2, 1}, {1, 2}, {2, 2}}) {
+    if (kSanitized && tensor * pipeline > 2) continue;
+    options.tensor_parallel_size = tensor;
+    options.pipeline_parallel_size = pipeline;
+    RankGroup group(options);
+    std::vector<std::shared_ptr<Adapter>> adapters;
+    for (const char* name : {"pirate", "json"}) {
+      adapters.push_back(read_adapter(fmt::format("{}-lora-{}", options.model, name)));
+      check_adapter(*adapters.back(), *group.model().adapters);
+      group.runner().add_adapter(adapters.back());
+      prepare_apart(*adapters.back(), group.model());
+      const int slot = static_cast<int>(adapters.size()) - 1;
+      group.runner().place_adapter(*adapters.back(), slot);
+      const MappedFile file(fmt::format("{}/tests/goldens/minnow/lora-{}-logits.safetensors", root, name));
+      std::map<std::string, TensorEntry> golden;
+      for (TensorEntry& entry : read_safetensors(file.bytes(), name)) golden.emplace(entry.name, entry);
+      const Tensor want = golden.at("logits").view(), ids = golden.at("ids").view();
+      const std::vector<float> got =
+          logits(group.runner(), group.plan(),
+                 {reinterpret_cast<const int32_t*>(ids.data), static_cast<size_t>(ids.shape[0])}, slot);
+      ASSERT_EQ(static_cast<int64_t>(got.size()), want.shape.elements());
+      EXPECT_LE(relative_error(got.data(), want.f32(), want.shape.elements()), kTolerance)
+          << name << ": " << tensor << " ranks, " << pipeline << " stages";
+    }
+  }
+}
+
+// A rank has its part of the slots' matrices, and a stage has none of the other's.
+TEST(RankAdapters, TakeTheirPartOfTheMemory) {
+  EngineOptions options;
+  options.model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
+  options.enable_lora = true;
+  options.kv_cache_memory_bytes = 16 << 20;
+  const auto bytes = [&] {
+    ThreadPool pool(1, /*pin=*/false);
+    const LoadPlan plan = plan_load(options, pool);
+    for (const MemoryPlan::Row& row : plan.memory.rows) {
+      if (row.what == "adapters") return static_cast<double>(row.bytes);
+    }
+    return 0.0;
+  };
+  const double whole = bytes();
+  options.tensor_parallel_size = 2;
+  EXPECT_LT(bytes(), 0.8 * whole);
+  options.tensor_parallel_size = 1, options.pipeline_parallel_size = 2;
+  EXPECT_LT(bytes(), 0.6 * whole);
+}
+
+}  // namespace
+}  // namespace sluice::rank_adapters_test
