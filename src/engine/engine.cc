@@ -32,9 +32,9 @@
 #include "engine/load.h"
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
+#include "engine/rank_rows.h"
 #include "engine/ranks.h"
 #include "engine/replicas.h"
-#include "engine/row_mover.h"
 #include "engine/runner.h"
 #include "engine/sampling_texts.h"
 #include "engine/text_engine.h"
@@ -119,7 +119,7 @@ std::string session_key(std::string_view tenant, std::string_view session) {
   return fmt::format("{}\n{}", tenant, session);
 }
 
-SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& loaded, const RowMover* mover,
+SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& loaded, const RankRows* rows,
                                    AdapterSlots::Place place_adapter) {
   const LoadPlan& plan = loaded.plan;
   SchedulerOptions s;
@@ -148,9 +148,12 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& lo
   s.fingerprint = model_fingerprint(plan);
   s.seed = static_cast<uint64_t>(o.seed);
   s.eos_token_ids = plan.checkpoint->generation.eos_token_ids;
-  if (mover != nullptr) s.row_store = mover->store_options();
+  if (rows != nullptr) s.row_store = rows->store_options();
   return s;
 }
+
+// How often the engine asks other ranks for the rows that they have moved, if it has nothing else to do.
+constexpr std::chrono::milliseconds kRowsPoll{1};
 
 // A step has few masks that take long. More threads would only take turns on the CPUs with the server's.
 int mask_threads(const ThreadPool& pool) { return std::min(pool.threads(), 8); }
@@ -162,10 +165,12 @@ class EngineImpl final : public TextEngine {
         adapters_(loaded_, options.max_cpu_loras,
                   [this](std::shared_ptr<const Adapter> adapter) { inbox_.push(AdapterRead{std::move(adapter)}); }),
         runner_(loaded_),
-        mover_(keeps_rows(options) ? std::make_unique<RowMover>(options, loaded_, [this] { inbox_.push(RowsMoved{}); })
-                                   : nullptr),
+        rows_(keeps_rows(options) ? std::make_unique<RankRows>(
+                                        options, loaded_, [this] { inbox_.push(RowsMoved{}); },
+                                        [this](auto message) { runner_.tell_about_rows(std::move(message)); })
+                                  : nullptr),
         scheduler_options_(
-            scheduler_options(options, loaded_, mover_.get(),
+            scheduler_options(options, loaded_, rows_.get(),
                               [this](const Adapter& adapter, int slot) { runner_.place_adapter(adapter, slot); })),
         scheduler_(scheduler_options_),
         waits_(loaded_.plan.device->memory().host_accessible()),
@@ -183,8 +188,8 @@ class EngineImpl final : public TextEngine {
       const auto [name, folder] = parse_lora_module(module);
       adapters_.load(name, folder);
     }
-    if (mover_ != nullptr) {
-      for (const RowFile::Kept& kept : mover_->take_kept()) scheduler_.row_store().restore(kept.row, kept.slot);
+    if (rows_ != nullptr) {
+      for (const RowFile::Kept& kept : rows_->take_kept()) scheduler_.row_store().restore(kept.row, kept.slot);
     }
     runner_.prepare();
     publish_gauges(0);
@@ -196,7 +201,7 @@ class EngineImpl final : public TextEngine {
     constraints_.reset();  // its last results come before the inbox closes
     inbox_.close();
     thread_.join();
-    mover_.reset();  // its threads use the inbox
+    rows_.reset();  // its threads use the inbox
   }
 
   RequestId submit(Request request, EventSink sink) override {
@@ -363,11 +368,19 @@ class EngineImpl final : public TextEngine {
     }
   }
 
+  // When the engine has to go on, even without a command.
+  std::optional<Clock::time_point> wake_time() {
+    std::optional<Clock::time_point> time = scheduler_.next_deadline();
+    if (rows_ == nullptr || !rows_->busy_elsewhere()) return time;
+    const Clock::time_point soon = Clock::now() + kRowsPoll;
+    return time ? std::min(*time, soon) : soon;
+  }
+
   // Applies the waiting commands. With `wait`, it first sleeps until there is a command. Returns whether the scheduler
   // is still idle.
   bool apply(bool wait) {
     if (wait) busy_.store(false, std::memory_order_release);
-    std::vector<Command> commands = inbox_.take(wait, scheduler_.next_deadline());
+    std::vector<Command> commands = inbox_.take(wait, wake_time());
     beat();
     for (Command& command : commands) {
       if (auto* c = std::get_if<Submit>(&command)) {
@@ -382,7 +395,7 @@ class EngineImpl final : public TextEngine {
     for (const Command& command : commands) {  // may throw: all requests are known by now, and can be ended
       if (const auto* c = std::get_if<AdapterRead>(&command)) runner_.add_adapter(c->adapter);
     }
-    if (mover_ != nullptr && !commands.empty()) move_rows();
+    if (rows_ != nullptr && (!commands.empty() || rows_->busy_elsewhere())) move_rows();
     const bool idle = scheduler_.idle();
     if (!commands.empty()) frontend_.post(scheduler_.drain());
     if (idle) publish_gauges(0);
@@ -396,7 +409,7 @@ class EngineImpl final : public TextEngine {
     const int tokens = next.batch.size();
     Tensor logits;
     if (tokens > 0) logits = runner_.run(next.batch, in_flight_ ? sampler_.sampled() : Tensor());
-    if (mover_ != nullptr) move_rows();
+    if (rows_ != nullptr) move_rows();
     waits_for_rows_ = tokens == 0 && !in_flight_ && scheduler_.awaits_transfers();
     if (in_flight_) commit_in_flight();
     if (tokens > 0) {
@@ -414,10 +427,10 @@ class EngineImpl final : public TextEngine {
     publish(0);
   }
 
-  // Takes note of rows that were moved, and has the mover move others.
+  // Takes note of rows that were moved, and has others moved.
   void move_rows() {
-    for (const RowMover::Done& done : mover_->take_done()) scheduler_.finish_transfer(done.transfer, done.failed);
-    mover_->start(scheduler_.take_transfers());
+    for (const RowMover::Done& done : rows_->take_done()) scheduler_.finish_transfer(done.transfer, done.failed);
+    rows_->start(scheduler_.take_transfers());
   }
 
   void commit_in_flight() {
@@ -461,7 +474,7 @@ class EngineImpl final : public TextEngine {
                    .adapter_slots = scheduler_options_.adapter_slots,
                    .adapters = adapter_use(),
                    .drafts = scheduler_options_.draft ? std::optional(scheduler_.draft_stats()) : std::nullopt,
-                   .rows = mover_ != nullptr ? std::optional(scheduler_.row_store().stats()) : std::nullopt},
+                   .rows = rows_ != nullptr ? std::optional(scheduler_.row_store().stats()) : std::nullopt},
                   tokens);
   }
 
@@ -511,14 +524,14 @@ class EngineImpl final : public TextEngine {
     for (const auto& [id, request] : scheduler_.requests()) open.push_back(id);
     for (const RequestId id : open) scheduler_.cancel(id);
     frontend_.post(scheduler_.drain());
-    if (mover_ != nullptr) finish_moving();
+    if (rows_ != nullptr) finish_moving();
   }
 
   // Lets the mover write what it has to the file, for the next start.
   void finish_moving() {
     using std::chrono_literals::operator""s, std::chrono_literals::operator""ms;
     const Clock::time_point limit = Clock::now() + 5s;
-    for (move_rows(); mover_->busy() && Clock::now() < limit; move_rows()) std::this_thread::sleep_for(1ms);
+    for (move_rows(); rows_->busy() && Clock::now() < limit; move_rows()) std::this_thread::sleep_for(1ms);
   }
 
   void refuse(const std::vector<Command>& commands) {
@@ -533,7 +546,7 @@ class EngineImpl final : public TextEngine {
 
   AdapterTable adapters_;
   Runner runner_;
-  std::unique_ptr<RowMover> mover_;  // null: rows of the prefix cache are kept nowhere else
+  std::unique_ptr<RankRows> rows_;  // null: rows of the prefix cache are kept nowhere else
   SchedulerOptions scheduler_options_;
   Scheduler scheduler_;
   bool waits_for_rows_ = false;               // nothing can run before rows are moved

@@ -392,7 +392,7 @@ void plan_rows(const EngineOptions& options, LoadPlan& plan) {
         ErrorCode::kUnsupportedModel,
         fmt::format("{} cannot be used with {}: the states of its recurrent layers are not kept", name, options.model));
   }
-  const size_t bytes = host_row_bytes(options);
+  const size_t bytes = host_row_bytes(options) / static_cast<size_t>(ranks_of(options));
   if (plan.device->memory().host_accessible()) {
     plan.memory.rows.push_back({"kept rows", bytes, "keys and values of the prefix cache, outside of its blocks"});
     return;
@@ -429,8 +429,6 @@ void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
     refuse(fmt::format("--backend {}", backend.name), "it has no operations between ranks");
   }
   if (!o.packed_cache.empty()) refuse("--packed-cache", "a file of packed weights holds a whole model");
-  if (o.kv_host_memory_bytes > 0) refuse("--kv-host-memory-bytes", "every rank has a part of the keys and values");
-  if (!o.kv_disk.empty()) refuse("--kv-disk", "every rank has a part of the keys and values");
   if (o.numa != "auto" && o.numa != "off") refuse("--numa " + o.numa, "every rank's memory is one part");
 }
 

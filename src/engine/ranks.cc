@@ -329,7 +329,11 @@ int follow(const std::shared_ptr<Communicator>& communicator) {
     bind_to(cpus_of(place_of(options, rank)));
     ThreadPool pool(threads);
     LoadedModel loaded = load_model(options, pool, {}, communicator);
-    Runner(loaded).follow();
+    const auto make_rows = [&] {
+      return std::make_unique<RankRows>(
+          options, loaded, [] {}, nullptr);
+    };
+    Runner(loaded).follow(make_rows);
     return 0;
   } catch (const std::exception& e) {
     const bool mine = !communicator->lost();

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "engine/fingerprint.h"
+#include "engine/ranks.h"
 
 namespace sluice {
 namespace {
@@ -30,6 +31,8 @@ std::string identity_of(const LoadPlan& plan) {
   for (const BlockGroup& group : plan.kv.groups)
     text += fmt::format("group {} {}\n", group.window, group.ids_per_block);
   for (const KvLayout::Place& place : plan.kv.places) text += fmt::format("place {} {}\n", place.k, place.v);
+  if (plan.ranks.many()) text += fmt::format("rank {} of {}\n", plan.ranks.rank, plan.ranks.size);
+  if (plan.stage.many()) text += fmt::format("stage {} of {}\n", plan.stage.rank, plan.stage.size);
   for (const KvLayout::Layer& layer : plan.kv.layers) {
     text += fmt::format("layer {} {} {}\n", layer.group, layer.place, layer.part);
   }
@@ -55,18 +58,24 @@ RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std:
       threads_([this] { stop(); }) {
   ops::Device& device = *loaded.plan.device;
   const bool staged = !device.memory().host_accessible();
-  const size_t slots = host_row_bytes(options) / row_bytes_;
+  if (row_bytes_ == 0) {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("--pipeline-parallel-size {}: stage {} has no keys and values to keep",
+                            options.pipeline_parallel_size, loaded.plan.stage.rank));
+  }
+  const auto ranks = static_cast<size_t>(ranks_of(options));
+  const size_t host_bytes = host_row_bytes(options) / ranks, slots = host_bytes / row_bytes_;
   if (slots < 2) {
     throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("--kv-host-memory-bytes: {} have no room for two rows of {}",
-                            format_bytes(host_row_bytes(options)), format_bytes(row_bytes_)));
+                fmt::format("--kv-host-memory-bytes: {} have no room for two rows of {}{}", format_bytes(host_bytes),
+                            format_bytes(row_bytes_), ranks > 1 ? " on each rank" : ""));
   }
   host_slots_ = static_cast<int>(std::min<size_t>(slots, std::numeric_limits<int>::max()));
   const size_t fit = (staged ? kStagedRowBytes : kHostTransferBytes) / row_bytes_;
   rows_per_transfer_ = std::clamp(static_cast<int>(std::min<size_t>(fit, 1024)), 1, std::max(1, host_slots_ / 4));
   if (!options.kv_disk.empty()) {
     file_ = std::make_unique<RowFile>(options.kv_disk, identity_of(loaded.plan), row_bytes_,
-                                      static_cast<size_t>(file_row_bytes(options)));
+                                      static_cast<size_t>(file_row_bytes(options)) / ranks);
   }
   host_ = Buffer(static_cast<size_t>(host_slots_) * row_bytes_, device.pinned_memory());
   for (Lane* lane : {&save_, &load_}) make_lane(*lane);

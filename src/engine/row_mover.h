@@ -1,6 +1,6 @@
 // Moves rows of the prefix cache between the device's blocks, host memory and a file, as the store of rows asks
 // (cache/row_store.h), while the engine computes. Two threads with queues of their own copy from and to the device;
-// others read and write the file.
+// others read and write the file. A rank moves its own part of each row (engine/rank_rows.h).
 #pragma once
 
 #include <atomic>
@@ -96,10 +96,11 @@ class RowMover {
 
 // Whether the options ask for rows to be kept outside of the device.
 inline bool keeps_rows(const EngineOptions& o) { return o.kv_host_memory_bytes > 0 || !o.kv_disk.empty(); }
-// Bytes of host memory for rows, and on the device for each direction.
+// Bytes of host memory for rows, of all ranks together.
 size_t host_row_bytes(const EngineOptions& options);
-// The size of the file of rows.
+// The size of the files of rows, of all ranks together.
 int64_t file_row_bytes(const EngineOptions& options);
+// Bytes on the device for each direction.
 inline constexpr size_t kStagedRowBytes = size_t{128} << 20;
 
 }  // namespace sluice

@@ -68,7 +68,8 @@ void Runner::place_adapter(const Adapter& adapter, int slot) {
   sluice::place_adapter(&adapter, slot, *loaded_.adapters, *loaded_.plan.queue);
 }
 
-void Runner::follow() {
+void Runner::follow(const std::function<std::unique_ptr<RankRows>()>& make_rows) {
+  std::unique_ptr<RankRows> rows;
   ReceivedAdapters adapters(loaded_);
   for (;;) {
     loaded_.plan.communicator->broadcast(message_, 0);
@@ -80,6 +81,12 @@ void Runner::follow() {
     if (about == Message::kAdapter) {
       adapters.take(message_);
       message_ = {};  // it may have been large
+    }
+    if (about != Message::kRows) continue;
+    if (rows != nullptr) {
+      rows->follow(message_);
+    } else {
+      rows = make_rows();
     }
   }
 }

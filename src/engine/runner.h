@@ -13,6 +13,7 @@
 #include "engine/graph_runner.h"
 #include "engine/load.h"
 #include "engine/rank_adapters.h"
+#include "engine/rank_rows.h"
 #include "engine/step_inputs.h"
 
 namespace sluice {
@@ -30,8 +31,11 @@ class Runner {
   void add_adapter(const std::shared_ptr<const Adapter>& adapter);
   // Puts an adapter that was added into a slot (lora/adapter.h), on all ranks.
   void place_adapter(const Adapter& adapter, int slot);
-  // Does what rank 0 does, until its model is unloaded. Throws Error if a rank is lost.
-  void follow();
+  // Sends a message to the other ranks' rows (engine/rank_rows.h).
+  void tell_about_rows(std::vector<std::byte> message) { tell(Message::kRows, std::move(message)); }
+  // Does what rank 0 does, until its model is unloaded. `make_rows` is called if rank 0 keeps rows of the prefix cache.
+  // Throws Error if a rank is lost.
+  void follow(const std::function<std::unique_ptr<RankRows>()>& make_rows = {});
   // Like run(), but returns the result in host memory.
   Tensor forward(const Batch& batch) { return to_host(run(batch)); }
   // Captures the graphs of decode steps, if the backend can. Call it once before many decode steps.
@@ -40,7 +44,7 @@ class Runner {
 
  private:
   // What a message from rank 0 is about: its last byte. The empty message ends the other ranks.
-  enum class Message : uint8_t { kBatch, kPrepare, kAdapter };
+  enum class Message : uint8_t { kBatch, kPrepare, kAdapter, kRows };
   void tell(Message about, std::vector<std::byte> message);
   void tell_about_adapters(std::vector<std::byte> message);
   Tensor run_here(const Batch& batch, const Tensor& sampled);

@@ -84,3 +84,58 @@ def test_two_servers_need_two_folders(tmp_path):
     with serving.Server(*OPTIONS, "--kv-disk", str(tmp_path)):
         with pytest.raises(RuntimeError, match="another process uses the file"):
             serving.Server(*OPTIONS, "--kv-disk", str(tmp_path))
+
+
+RANKS = pytest.mark.parametrize("ranks", [["-tp", "2"], ["-pp", "2"]])
+
+
+@RANKS
+def test_every_rank_gives_back_its_part_from_host_memory(ranks):
+    """Blocks have room for a few prompts only."""
+    options = ["--dtype", "float32", "--max-model-len", "1024", "--kv-cache-memory-bytes", "4M", *ranks]
+    texts = prompts(24)
+    with serving.Server(*options, "--kv-host-memory-bytes", "128M") as server:
+        answers = {text: ask(server, text)[0] for text in texts}
+        answer, cached = ask(server, texts[0])
+        assert answer == answers[texts[0]] and cached > 100
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            assert dict(zip(texts, threads.map(lambda text: ask(server, text)[0], texts))) == answers
+        metrics = server.metrics()
+        assert metrics["sluice:kv_rows_loaded_total"] >= cached // 16
+        assert metrics["sluice:kv_rows_failed_total"] == 0
+
+
+def damage_rows(path):
+    """Overwrites bytes in the second half of what the file has."""
+    with open(path, "r+b") as file:
+        end = len(file.read().rstrip(b"\0"))
+        for at in range(end // 2, end, 4096):
+            file.seek(at)
+            file.write(b"\xff" * 64)
+
+
+@RANKS
+def test_every_rank_has_a_file(tmp_path, ranks):
+    options = [*OPTIONS, *ranks, "--kv-disk", str(tmp_path)]
+    texts = prompts(6)
+
+    def run():
+        with serving.Server(*options) as server:
+            answers = [ask(server, text) for text in texts]
+            metrics = server.metrics()
+            server.terminate()
+            assert server.wait() == 0
+        return [text for text, _ in answers], [cached for _, cached in answers], metrics["sluice:kv_rows_failed_total"]
+
+    expected, cached, failed = run()
+    assert max(cached) < 32 and failed == 0
+    files = sorted(path for path in tmp_path.iterdir() if path.stat().st_size > 1 << 20)
+    assert len(files) == 2
+    again, cached, failed = run()
+    assert again == expected and min(cached) > 100 and failed == 0
+    damage_rows(files[0])  # what one rank cannot read is computed anew on both
+    again, cached, failed = run()
+    assert again == expected and failed >= 1
+    files[1].unlink()  # what only one rank has is not found
+    again, cached, _ = run()
+    assert again == expected and max(cached) < 32
