@@ -70,11 +70,15 @@ void LoraSites::update(LoraSite& site) {
 }
 
 bool LoraSites::shares_tensor(std::string_view tensor) const {
-  int modules = 0;
+  const std::string* first = nullptr;  // a module may have several sites: layers of two stages may share it
   for (const std::shared_ptr<LoraSite>& site : sites_) {
-    modules += static_cast<int>(std::ranges::count(site->parts, tensor, &LoraSite::Part::tensor));
+    for (const LoraSite::Part& part : site->parts) {
+      if (part.tensor != tensor) continue;
+      if (first != nullptr && *first != part.module) return true;
+      first = &part.module;
+    }
   }
-  return modules > 1;
+  return false;
 }
 
 std::span<const LoraSites::Place> LoraSites::find(std::string_view module) const {
