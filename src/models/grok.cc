@@ -93,9 +93,9 @@ void read_temperature(const Config& config, DecoderSpec& s) {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   const bool second = config.get("residual_moe", false);
-  const bool stores_head = context.checkpoint.find("lm_head.weight") != nullptr;  // published files have no other sign
-  DecoderSpec s = llama_like(config, "grok", {.norm_eps = 1e-5, .tied_head = !stores_head});
-  s.mlp.activation = ops::Activation::kGeluTanh;  // "hidden_act" is "gelu"; the training code approximates it
+  // Unless "tie_word_embeddings" says so, a stored head is the only sign that the head is not tied.
+  const bool stores_head = context.checkpoint.find("lm_head.weight") != nullptr;
+  DecoderSpec s = llama_like(config, "grok", {.norm_eps = 1e-5, .activation = "gelu", .tied_head = !stores_head});
   if (!second) s.norm.weight_name = "scale";
   s.embedding_scale = read_factor(config, "embedding_multiplier_scale", 78.38367176906169);
   s.logit_scale = read_factor(config, "output_multiplier_scale", 0.5773502691896257);
