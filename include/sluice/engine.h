@@ -53,6 +53,9 @@ struct ModelInfo {
   // kEmbed: texts to put before the input, by name, and the name of the default one (empty: none).
   std::map<std::string, std::string> prompts{};
   std::string default_prompt{};
+  // Where other servers fetch keys and values of prompts, see KvTransfer; an empty host: nowhere.
+  std::string kv_transfer_host{};
+  int kv_transfer_port = 0;
   // Sampling defaults of the checkpoint's generation_config.json, for fields a request leaves out.
   SamplingParams default_sampling{};
 };

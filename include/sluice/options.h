@@ -50,9 +50,13 @@ struct EngineOptions {
   int64_t kv_cache_memory_bytes = 0;
   // Rows of the prefix cache that are also kept in host memory, and in a file that the next run finds
   // (docs/kv-tiers.md).
-  int64_t kv_host_memory_bytes = 0;  // 0: none; 1 GiB with kv_disk
+  int64_t kv_host_memory_bytes = 0;  // 0: none; 1 GiB if another option needs it
   std::string kv_disk{};             // folder of the file; empty: none
   int64_t kv_disk_bytes = 0;         // size of the file; 0: 16 GiB
+  // Prompts that another server computes (docs/scale-out.md, Prefill and decode apart).
+  std::string kv_transfer_listen{};             // HOST:PORT where other servers fetch rows; empty: none
+  std::vector<std::string> kv_transfer_peer{};  // HOST:PORT of servers that requests may fetch rows from; *: any
+  int kv_transfer_timeout_ms = 30'000;          // wait for a row until the rest is computed; how long rows are held
   double kv_cache_share = 1;  // part of that default which is taken: models that share a machine have less; no flag
   double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
   bool enable_prefix_caching = true;
@@ -180,10 +184,18 @@ void visit(V&& v, EngineOptions& o) {
   v("kv-cache-memory-bytes", o.kv_cache_memory_bytes,
     "size of the KV cache (0: a quarter of the host's free memory, or the rest of the GPU's)");
   v("kv-host-memory-bytes", o.kv_host_memory_bytes,
-    "host memory that also keeps the prefix cache's keys and values (0: none, or 1 GiB with --kv-disk; kv-tiers.md)");
+    "host memory that also keeps the prefix cache's keys and values (0: none, or 1 GiB with --kv-disk, "
+    "--kv-transfer-listen or --kv-transfer-peer; kv-tiers.md)");
   v("kv-disk", o.kv_disk,
     "folder of a file that also keeps the prefix cache's keys and values; the next start finds them (kv-tiers.md)");
   v("kv-disk-bytes", o.kv_disk_bytes, "size of that file (0: 16 GiB)");
+  v("kv-transfer-listen", o.kv_transfer_listen,
+    "HOST:PORT where other servers fetch the keys and values of prompts that this one computes (scale-out.md)");
+  v("kv-transfer-peer", o.kv_transfer_peer,
+    "HOST:PORT of a server whose keys and values requests may use; repeat it for each server; *: any (scale-out.md)");
+  v("kv-transfer-timeout-ms", o.kv_transfer_timeout_ms,
+    "how long a request waits for the next keys and values of another server until it computes them, and how long "
+    "they are held for other servers");
   v("gpu-memory-utilization", o.gpu_memory_utilization,
     "fraction of the GPU's memory that may be used, including other processes' use");
   v("enable-prefix-caching", o.enable_prefix_caching, "reuse KV-cache blocks of equal prompt prefixes");
@@ -299,6 +311,7 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("kv-host-memory-bytes", o.kv_host_memory_bytes, 0, kBytes);
   v("kv-disk-bytes", o.kv_disk_bytes, 0, kBytes);
   v("session-ttl", o.session_ttl, 1, 7 * 24 * 3600);
+  v("kv-transfer-timeout-ms", o.kv_transfer_timeout_ms, 1, 86'400'000);
   v("max-loras", o.max_loras, 1, 4096);
   v("max-cpu-loras", o.max_cpu_loras, 0, kInt);
   v("max-lora-rank", o.max_lora_rank, 1, 1024);

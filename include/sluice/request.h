@@ -36,6 +36,14 @@ struct BeamParams {
   EarlyStopping early_stopping = EarlyStopping::kNo;
 };
 
+// A prompt that one server computes and another one goes on with (docs/scale-out.md).
+struct KvTransfer {
+  std::string id{};    // names the prompt on both servers; at most kMostTransferId bytes
+  std::string host{};  // where its keys and values come from; empty: another server fetches them from this one
+  int port = 0;
+};
+inline constexpr size_t kMostTransferId = 128;
+
 // Whether an answer begins inside a thought, as far as its prompt tells.
 enum class ThoughtStart {
   kMaybe,   // the answer may open one
@@ -72,7 +80,8 @@ struct Request {
   // Empty: none. Names of different tenants are different sessions.
   std::string session{};
   std::chrono::milliseconds session_ttl{0};  // how long they stay without another turn; 0: the engine's default
-  std::string tenant{};                      // who asks: under fcfs, waiting requests of different tenants take turns
+  std::optional<KvTransfer> kv_transfer{};
+  std::string tenant{};  // who asks: under fcfs, waiting requests of different tenants take turns
   // Past it the request ends with FinishReason::kAbort.
   std::optional<std::chrono::steady_clock::time_point> deadline{};
 };

@@ -194,6 +194,11 @@ std::vector<BlockId> BlockPool::find(const std::string& salt, std::span<const Bl
   return chain;
 }
 
+BlockId BlockPool::find(const BlockHash& hash) const {
+  const auto found = by_hash_.find(hash);
+  return found == by_hash_.end() ? kNoBlock : found->second;
+}
+
 void BlockPool::count_query(int queried_tokens, int hit_tokens) {
   query_tokens_ += queried_tokens;
   hit_tokens_ += hit_tokens;

@@ -117,6 +117,8 @@ class BlockPool {
   // count_query().
   std::vector<BlockId> find(const std::string& salt, std::span<const BlockHash> hashes, std::span<const TokenId> tokens,
                             std::span<const std::string> extras = {}) const;
+  // The cached primary block with this hash, which is not verified against tokens; kNoBlock: there is none.
+  BlockId find(const BlockHash& hash) const;
   // The block of `group` in the row of a cached primary block (itself for group 0); kNoBlock when it is gone.
   BlockId in_row(BlockId primary, int group) const { return group == 0 ? primary : dependents(primary)[group - 1]; }
   void count_query(int queried_tokens, int hit_tokens);

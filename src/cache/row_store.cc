@@ -148,15 +148,105 @@ void RowStore::add(RowTransfer& transfer, const RowTransfer::Row& row, std::span
   if (static_cast<int>(transfer.rows.size()) == options_.rows_per_transfer) begin(transfer, load);
 }
 
-// Begins a transfer, if it has rows; it has none afterwards.
-void RowStore::begin(RowTransfer& transfer, uint64_t load) {
-  if (transfer.rows.empty() && transfer.kind != RowTransfer::Kind::kClear) return;
-  const auto work =
-      std::make_shared<RowTransfer>(RowTransfer{.id = ++last_transfer_, .kind = transfer.kind, .epoch = epoch_});
+// Begins a transfer, if it has rows; it has none afterwards. Returns its number.
+uint64_t RowStore::begin(RowTransfer& transfer, uint64_t load) {
+  using Kind = RowTransfer::Kind;
+  if (transfer.rows.empty() && transfer.kind != Kind::kClear && transfer.kind != Kind::kRefuse) return 0;
+  const auto work = std::make_shared<RowTransfer>(RowTransfer{.id = ++last_transfer_,
+                                                              .kind = transfer.kind,
+                                                              .epoch = epoch_,
+                                                              .want = transfer.want,
+                                                              .source = transfer.source});
   work->rows.swap(transfer.rows);
   work->blocks.swap(transfer.blocks);
   under_way_[work->id] = {.work = work, .load = load};
   begun_.push_back(work);
+  return work->id;
+}
+
+uint64_t RowStore::receive(std::span<const BlockHash> rows, RowSource source) {
+  if (!enabled()) return 0;
+  for (const BlockHash& row : rows) touch(row);  // so that they do not make room for each other
+  RowTransfer receiving{.kind = RowTransfer::Kind::kReceive,
+                        .source = std::make_shared<const RowSource>(std::move(source))};
+  const uint64_t before = last_transfer_;
+  std::vector<uint64_t> awaited;
+  for (const BlockHash& row : rows) {
+    if (const auto found = entries_.find(row); found != entries_.end()) {
+      const uint64_t transfer = found->second.in_host ? 0 : found->second.received_by;
+      if (transfer != 0 && std::ranges::find(awaited, transfer) == awaited.end()) awaited.push_back(transfer);
+      continue;
+    }
+    const int slot = take_host_slot(row);
+    if (slot < 0) break;  // without it, those after it are of no use
+    entries_[row].host_slot = slot;
+    host_.begin_use(slot);
+    receiving.rows.push_back({.hash = row, .host_slot = slot});
+    if (static_cast<int>(receiving.rows.size()) == options_.rows_per_fetch) begin_receive(receiving);
+  }
+  begin_receive(receiving);
+  for (uint64_t own = before + 1; own <= last_transfer_; ++own) awaited.push_back(own);
+  if (awaited.empty()) return 0;
+  for (const uint64_t transfer : awaited) under_way_.at(transfer).fetches.push_back(last_fetch_ + 1);
+  fetches_[++last_fetch_] = static_cast<int>(awaited.size());
+  return last_fetch_;
+}
+
+void RowStore::begin_receive(RowTransfer& transfer) {
+  const uint64_t id = begin(transfer);
+  if (id == 0) return;
+  for (const RowTransfer::Row& row : under_way_.at(id).work->rows) entries_.at(row.hash).received_by = id;
+}
+
+void RowStore::end_fetches(std::span<const uint64_t> fetches) {
+  for (const uint64_t fetch : fetches) {
+    const auto open = fetches_.find(fetch);
+    if (--open->second > 0) continue;
+    fetches_.erase(open);
+    ended_fetches_.push_back(fetch);
+  }
+}
+
+std::vector<uint64_t> RowStore::take_fetches() { return std::exchange(ended_fetches_, {}); }
+
+bool RowStore::in_host(const BlockHash& row) const {
+  const auto found = entries_.find(row);
+  return found != entries_.end() && found->second.in_host;
+}
+
+bool RowStore::comes_to_host(const BlockHash& row) const {
+  const auto found = entries_.find(row);
+  return found != entries_.end() && !found->second.in_host && found->second.host_slot >= 0;
+}
+
+void RowStore::send(const BlockHash& row, uint64_t want, int index) {
+  const Entry& entry = entries_.at(row);
+  CHECK(entry.in_host, "a row is sent before it is in host memory");
+  if (sending_.want != want) begin(sending_);
+  sending_.want = want;
+  host_.begin_use(entry.host_slot);
+  add(sending_, {.hash = row, .host_slot = entry.host_slot, .index = index}, {});
+}
+
+// What is being sent comes before it.
+void RowStore::refuse(uint64_t want, size_t rows) {
+  begin(sending_);
+  stats_.not_sent += rows;
+  RowTransfer refusal{.kind = RowTransfer::Kind::kRefuse, .want = want};
+  begin(refusal);
+}
+
+std::optional<int> RowStore::hold(const BlockHash& row) {
+  const auto found = entries_.find(row);
+  if (found == entries_.end() || found->second.host_slot < 0 || held_ >= options_.host_slots / 2) return std::nullopt;
+  host_.begin_use(found->second.host_slot);
+  ++held_;
+  return found->second.host_slot;
+}
+
+void RowStore::release(int slot) {
+  --held_;
+  host_.end_use(slot);
 }
 
 // Begins to read rows of the file, in order, as long as there are host slots for them.
@@ -205,6 +295,7 @@ std::vector<std::shared_ptr<const RowTransfer>> RowStore::take_transfers() {
   for (auto load = loads_.begin(); load != loads_.end();) begin_reads((load++)->first);
   begin(saving_);
   begin(writing_);
+  begin(sending_);
   return std::exchange(begun_, {});
 }
 
@@ -217,7 +308,13 @@ std::vector<BlockId> RowStore::finish(uint64_t transfer, std::span<const int> fa
     const bool ok = std::ranges::find(failed, static_cast<int>(i)) == failed.end();
     host_.end_use(row.host_slot);
     if (row.file_slot >= 0) file_.end_use(row.file_slot);
-    if (!ok) ++stats_.failed;
+    if (work.kind == RowTransfer::Kind::kSend) {
+      ++(ok ? stats_.sent : stats_.not_sent);
+      continue;
+    }
+    const bool received = work.kind == RowTransfer::Kind::kReceive;
+    if (received) ++(ok ? stats_.received : stats_.not_received);
+    if (!ok && !received) ++stats_.failed;
     const auto found = entries_.find(row.hash);
     if (found == entries_.end() || found->second.host_slot != row.host_slot) continue;  // forgotten since
     Entry& entry = found->second;
@@ -249,10 +346,22 @@ std::vector<BlockId> RowStore::finish(uint64_t transfer, std::span<const int> fa
           file_.disown(std::exchange(entry.file_slot, -1));
         }
         break;
+      case RowTransfer::Kind::kReceive:
+        if (!ok) {
+          forget(row.hash);
+          break;
+        }
+        entry.in_host = true;
+        entry.received_by = 0;
+        write(row.hash, entry);
+        break;
       case RowTransfer::Kind::kClear:
+      case RowTransfer::Kind::kSend:
+      case RowTransfer::Kind::kRefuse:
         break;
     }
   }
+  end_fetches(node.mapped().fetches);
   if (work.kind == RowTransfer::Kind::kLoad)
     end_rows(node.mapped().load, static_cast<int>(work.rows.size()), !failed.empty());
   if (work.kind != RowTransfer::Kind::kSave) return {};
@@ -302,6 +411,10 @@ void RowStore::clear() {
     file_.end_use(row.file_slot);
   }
   writing_.rows.clear();
+  for (const RowTransfer::Row& row : sending_.rows) host_.end_use(row.host_slot);
+  const size_t unsent = sending_.rows.size();
+  sending_.rows.clear();
+  if (unsent > 0) refuse(sending_.want, unsent);
   for (auto at = loads_.begin(); at != loads_.end();) {
     const auto number = (at++)->first;
     OpenLoad& load = loads_.at(number);

@@ -38,6 +38,7 @@
 #include "engine/runner.h"
 #include "engine/sampling_texts.h"
 #include "engine/text_engine.h"
+#include "engine/transfer_rules.h"
 #include "engine/validate.h"
 #include "hub/cache.h"
 #include "sampling/sampler.h"
@@ -74,8 +75,15 @@ struct RowsMoved {};  // transfers of the mover are done
 struct AdapterRead {
   std::shared_ptr<const Adapter> adapter;
 };
-using Command =
-    std::variant<Submit, EndEarly, Cancel, StopChoice, EndSession, ForgetPrefixes, RowsMoved, AdapterRead>;
+// Another server wants rows, wants them no more, or has those of a prompt.
+struct ForgetWant {
+  uint64_t number;
+};
+struct ReleaseRows {
+  std::string id;
+};
+using Command = std::variant<Submit, EndEarly, Cancel, StopChoice, EndSession, ForgetPrefixes, RowsMoved, AdapterRead,
+                             RowWant, ForgetWant, ReleaseRows>;
 
 class Inbox {
  public:
@@ -149,6 +157,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& lo
   s.seed = static_cast<uint64_t>(o.seed);
   s.eos_token_ids = plan.checkpoint->generation.eos_token_ids;
   if (rows != nullptr) s.row_store = rows->store_options();
+  s.exports_held_for = std::chrono::milliseconds(o.kv_transfer_timeout_ms);
   return s;
 }
 
@@ -164,11 +173,9 @@ class EngineImpl final : public TextEngine {
       : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
         adapters_(loaded_, options.max_cpu_loras,
                   [this](std::shared_ptr<const Adapter> adapter) { inbox_.push(AdapterRead{std::move(adapter)}); }),
+        transfer_rules_(options),
         runner_(loaded_),
-        rows_(keeps_rows(options) ? std::make_unique<RankRows>(
-                                        options, loaded_, [this] { inbox_.push(RowsMoved{}); },
-                                        [this](auto message) { runner_.tell_about_rows(std::move(message)); })
-                                  : nullptr),
+        rows_(keeps_rows(options) ? make_rows(options) : nullptr),
         scheduler_options_(
             scheduler_options(options, loaded_, rows_.get(),
                               [this](const Adapter& adapter, int slot) { runner_.place_adapter(adapter, slot); })),
@@ -190,6 +197,10 @@ class EngineImpl final : public TextEngine {
     }
     if (rows_ != nullptr) {
       for (const RowFile::Kept& kept : rows_->take_kept()) scheduler_.row_store().restore(kept.row, kept.slot);
+      if (const TcpAddress* address = rows_->address()) {
+        info_.kv_transfer_host = address->host;
+        info_.kv_transfer_port = address->port;
+      }
     }
     runner_.prepare();
     publish_gauges(0);
@@ -218,6 +229,7 @@ class EngineImpl final : public TextEngine {
       request.session = session_key(request.tenant, request.session);
       if (request.session_ttl.count() == 0) request.session_ttl = session_ttl_;
     }
+    transfer_rules_.check(request);
     if (request.best_of > request.n) {
       std::optional<int>& logprobs = request.sampling.logprobs;
       sink = best_of(std::move(sink), request.n, request.best_of, logprobs.has_value());
@@ -307,6 +319,16 @@ class EngineImpl final : public TextEngine {
   }
 
  private:
+  // Other servers may want rows before the engine runs; its thread finds that in the inbox.
+  std::unique_ptr<RankRows> make_rows(const EngineOptions& options) {
+    return std::make_unique<RankRows>(
+        options, loaded_, [this] { inbox_.push(RowsMoved{}); },
+        [this](auto message) { runner_.tell_about_rows(std::move(message)); },
+        RowServer::Events{.want = [this](RowWant want) { inbox_.push(std::move(want)); },
+                          .forget = [this](uint64_t number) { inbox_.push(ForgetWant{number}); },
+                          .release = [this](std::string id) { inbox_.push(ReleaseRows{std::move(id)}); }});
+  }
+
   // The request waits until its grammar, if it has one, is compiled. Whoever takes it out of compiling_ decides what
   // becomes of it.
   void constrain_and_submit(RequestId id, Request request, std::shared_ptr<const Adapter> adapter) {
@@ -370,7 +392,7 @@ class EngineImpl final : public TextEngine {
 
   // When the engine has to go on, even without a command.
   std::optional<Clock::time_point> wake_time() {
-    std::optional<Clock::time_point> time = scheduler_.next_deadline();
+    std::optional<Clock::time_point> time = next_deadline();
     if (rows_ == nullptr || !rows_->busy_elsewhere()) return time;
     const Clock::time_point soon = Clock::now() + kRowsPoll;
     return time ? std::min(*time, soon) : soon;
@@ -380,26 +402,86 @@ class EngineImpl final : public TextEngine {
   // is still idle.
   bool apply(bool wait) {
     if (wait) busy_.store(false, std::memory_order_release);
+    if (wait && rows_ != nullptr) move_rows();  // of the last step
     std::vector<Command> commands = inbox_.take(wait, wake_time());
     beat();
     for (Command& command : commands) {
-      if (auto* c = std::get_if<Submit>(&command)) {
-        scheduler_.add(c->id, std::move(c->request), std::move(c->constraint), std::move(c->adapter));
-      }
+      if (auto* c = std::get_if<Submit>(&command)) begin(std::move(*c));
       if (const auto* c = std::get_if<EndEarly>(&command)) frontend_.post(ends_of(c->id, c->n, c->finish));
-      if (const auto* c = std::get_if<Cancel>(&command)) scheduler_.cancel(c->id);
+      if (const auto* c = std::get_if<Cancel>(&command)) {
+        if (!cancel_fetching(c->id)) scheduler_.cancel(c->id);
+      }
       if (const auto* c = std::get_if<StopChoice>(&command)) scheduler_.finish(c->id, c->index);
       if (const auto* c = std::get_if<EndSession>(&command)) scheduler_.end_session(c->session);
       if (std::holds_alternative<ForgetPrefixes>(command)) scheduler_.reset_prefix_cache();
+      if (auto* c = std::get_if<RowWant>(&command)) scheduler_.exports().want(std::move(*c), Clock::now());
+      if (const auto* c = std::get_if<ForgetWant>(&command)) scheduler_.exports().forget(c->number);
+      if (const auto* c = std::get_if<ReleaseRows>(&command)) scheduler_.exports().release(c->id);
     }
     for (const Command& command : commands) {  // may throw: all requests are known by now, and can be ended
       if (const auto* c = std::get_if<AdapterRead>(&command)) runner_.add_adapter(c->adapter);
     }
-    if (rows_ != nullptr && (!commands.empty() || rows_->busy_elsewhere())) move_rows();
+    if (rows_ != nullptr && (wait || !commands.empty() || rows_->busy_elsewhere())) move_rows();
     const bool idle = scheduler_.idle();
     if (!commands.empty()) frontend_.post(scheduler_.drain());
     if (idle) publish_gauges(0);
     return idle;
+  }
+
+  // Gives a request to the scheduler, or has the rows of its prompt come from another server before.
+  void begin(Submit submit) {
+    const std::optional<KvTransfer>& transfer = submit.request.kv_transfer;
+    const uint64_t fetch = transfer && !transfer->host.empty() ? scheduler_.fetch(submit.request) : 0;
+    if (fetch != 0) {
+      fetching_.emplace(fetch, std::move(submit));
+    } else {
+      add(std::move(submit));
+    }
+  }
+  void add(Submit submit) {
+    scheduler_.add(submit.id, std::move(submit.request), std::move(submit.constraint), std::move(submit.adapter));
+  }
+
+  // Ends a request that waits for rows. What comes of them is kept all the same.
+  bool cancel_fetching(RequestId id) {
+    const auto found = std::ranges::find_if(fetching_, [id](const auto& fetch) { return fetch.second.id == id; });
+    if (found == fetching_.end()) return false;
+    const Submit submit = std::move(found->second);
+    fetching_.erase(found);
+    end_fetching(submit, {.reason = FinishReason::kAbort});
+    return true;
+  }
+  void end_fetching(const Submit& submit, const Finish& finish) {
+    const Request& request = submit.request;
+    scheduler_.queue_limit().leave(request.n, static_cast<int64_t>(request.prompt.size()));
+    frontend_.post(ends_of(submit.id, request.n, finish));
+  }
+
+  // The scheduler takes the requests whose rows have come, or whose deadline has passed: it ends these.
+  void finish_fetches() {
+    for (const uint64_t fetch : scheduler_.row_store().take_fetches()) {
+      const auto node = fetching_.extract(fetch);
+      if (node.empty()) continue;
+      rows_->release(*node.mapped().request.kv_transfer);
+      add(std::move(node.mapped()));
+    }
+    if (fetching_.empty()) return;
+    const Clock::time_point now = Clock::now();
+    for (auto at = fetching_.begin(); at != fetching_.end();) {
+      const auto fetch = at++;
+      if (fetch->second.request.deadline.value_or(now + std::chrono::hours(1)) > now) continue;
+      add(std::move(fetch->second));
+      fetching_.erase(fetch);
+    }
+  }
+
+  std::optional<Clock::time_point> next_deadline() const {
+    std::optional<Clock::time_point> next = scheduler_.next_deadline();
+    for (const auto& [fetch, submit] : fetching_) {
+      const std::optional<Clock::time_point>& deadline = submit.request.deadline;
+      if (deadline) next = std::min(next.value_or(*deadline), *deadline);
+    }
+    return next;
   }
 
   // Runs one step. Where ops are asynchronous and the device sampled the previous step's tokens, this step is launched
@@ -430,6 +512,7 @@ class EngineImpl final : public TextEngine {
   // Takes note of rows that were moved, and has others moved.
   void move_rows() {
     for (const RowMover::Done& done : rows_->take_done()) scheduler_.finish_transfer(done.transfer, done.failed);
+    finish_fetches();
     rows_->start(scheduler_.take_transfers());
   }
 
@@ -474,7 +557,8 @@ class EngineImpl final : public TextEngine {
                    .adapter_slots = scheduler_options_.adapter_slots,
                    .adapters = adapter_use(),
                    .drafts = scheduler_options_.draft ? std::optional(scheduler_.draft_stats()) : std::nullopt,
-                   .rows = rows_ != nullptr ? std::optional(scheduler_.row_store().stats()) : std::nullopt},
+                   .rows = rows_ != nullptr ? std::optional(scheduler_.row_store().stats()) : std::nullopt,
+                   .row_bytes = rows_ != nullptr ? rows_->row_bytes() : 0},
                   tokens);
   }
 
@@ -515,6 +599,12 @@ class EngineImpl final : public TextEngine {
     for (const auto& [id, request] : scheduler_.requests()) {
       frontend_.post(ends_of(id, request->request.n, {.reason = FinishReason::kError, .message = message}));
     }
+    end_all_fetching({.reason = FinishReason::kError, .message = message});
+  }
+
+  void end_all_fetching(const Finish& finish) {
+    for (const auto& [fetch, submit] : fetching_) end_fetching(submit, finish);
+    fetching_.clear();
   }
 
   // Runs after the last step. Requests that are still open end with kAbort.
@@ -523,6 +613,7 @@ class EngineImpl final : public TextEngine {
     std::vector<RequestId> open;
     for (const auto& [id, request] : scheduler_.requests()) open.push_back(id);
     for (const RequestId id : open) scheduler_.cancel(id);
+    end_all_fetching({.reason = FinishReason::kAbort});
     frontend_.post(scheduler_.drain());
     if (rows_ != nullptr) finish_moving();
   }
@@ -544,7 +635,9 @@ class EngineImpl final : public TextEngine {
     }
   }
 
+  Inbox inbox_;
   AdapterTable adapters_;
+  const TransferRules transfer_rules_;
   Runner runner_;
   std::unique_ptr<RankRows> rows_;  // null: rows of the prefix cache are kept nowhere else
   SchedulerOptions scheduler_options_;
@@ -553,12 +646,12 @@ class EngineImpl final : public TextEngine {
   const bool waits_;                          // ops run on host memory and are done when they return
   std::unique_ptr<ThreadPool> mask_threads_;  // where the ops' threads are not the host's
   Sampler sampler_;
-  std::optional<ScheduledBatch> in_flight_;  // the batch between sampler_'s begin() and finish()
-  std::vector<SequenceEvent> events_;        // events being published; kept to reuse its memory
+  std::optional<ScheduledBatch> in_flight_;        // the batch between sampler_'s begin() and finish()
+  std::unordered_map<uint64_t, Submit> fetching_;  // requests that wait for rows of another server, by fetch
+  std::vector<SequenceEvent> events_;              // events being published; kept to reuse its memory
   EngineMetrics metrics_;
   AdapterUse adapter_use_;
   const std::chrono::seconds session_ttl_;
-  Inbox inbox_;
   std::atomic<RequestId> next_id_{1};
   std::atomic<bool> draining_{false}, dead_{false}, busy_{false};
   std::atomic<int> running_{0};

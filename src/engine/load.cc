@@ -20,6 +20,7 @@
 #include "engine/ranks.h"
 #include "engine/replicas.h"
 #include "engine/row_mover.h"
+#include "engine/transfer_rules.h"
 #include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/size_limits.h"
 #include "nn/loading/stage.h"
@@ -383,7 +384,10 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
 
 // Adds the memory plan's rows for what is kept of the prefix cache outside of the device's blocks.
 void plan_rows(const EngineOptions& options, LoadPlan& plan) {
-  const char* name = options.kv_disk.empty() ? "--kv-host-memory-bytes" : "--kv-disk";
+  const char* name = !options.kv_transfer_listen.empty() ? "--kv-transfer-listen"
+                     : !options.kv_transfer_peer.empty() ? "--kv-transfer-peer"
+                     : !options.kv_disk.empty()          ? "--kv-disk"
+                                                         : "--kv-host-memory-bytes";
   if (!options.enable_prefix_caching) {
     throw Error(ErrorCode::kInvalidRequest, fmt::format("{} needs --enable-prefix-caching", name));
   }
@@ -429,6 +433,8 @@ void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
     refuse(fmt::format("--backend {}", backend.name), "it has no operations between ranks");
   }
   if (!o.packed_cache.empty()) refuse("--packed-cache", "a file of packed weights holds a whole model");
+  if (!o.kv_transfer_listen.empty()) refuse("--kv-transfer-listen", "every rank has a part of the keys and values");
+  if (!o.kv_transfer_peer.empty()) refuse("--kv-transfer-peer", "every rank has a part of the keys and values");
   if (o.numa != "auto" && o.numa != "off") refuse("--numa " + o.numa, "every rank's memory is one part");
 }
 
@@ -464,6 +470,12 @@ void check_options(const EngineOptions& o) {
   packed_file_check(o, {});  // throws for an unknown value
   if (o.kv_disk_bytes > 0 && o.kv_disk.empty()) {
     throw Error(ErrorCode::kInvalidRequest, "--kv-disk-bytes needs --kv-disk, the folder of the file");
+  }
+  TransferRules{o};  // throws for a malformed address
+  if (!o.kv_transfer_listen.empty() && o.data_parallel_size > 1) {
+    throw Error(ErrorCode::kInvalidRequest,
+                "--kv-transfer-listen cannot be used with --data-parallel-size: the replicas would share an address; "
+                "start a server for each");
   }
   if (o.data_parallel_size < 1 || o.data_parallel_rank < -1 || o.data_parallel_rank >= o.data_parallel_size) {
     throw Error(ErrorCode::kInvalidRequest,
@@ -630,7 +642,8 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   if (plan.task != Task::kGenerate) {
     if (keeps_rows(options)) {
       throw Error(ErrorCode::kInvalidRequest,
-                  "--kv-host-memory-bytes and --kv-disk need a model that generates text: others keep no prefix cache");
+                  "--kv-host-memory-bytes, --kv-disk, --kv-transfer-listen and --kv-transfer-peer need a model that "
+                  "generates text: others keep no prefix cache");
     }
     const size_t used = memory.total() + kHeadroom;
     size_t left = memory.available_bytes > used ? memory.available_bytes - used : 0;

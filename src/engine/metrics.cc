@@ -225,6 +225,15 @@ std::vector<MetricFamily> EngineMetrics::families(const QueueLimit& limit, int c
     count("sluice:kv_rows_written", "Rows that were written to the disk.", rows.written);
     count("sluice:kv_rows_read", "Rows that were read from the disk.", rows.read);
     count("sluice:kv_rows_not_saved", "Rows for which no memory was free of transfers.", rows.not_saved);
+    count("sluice:kv_transfer_rows_sent", "Rows that other servers fetched.", rows.sent);
+    count("sluice:kv_transfer_rows_not_sent", "Rows that other servers asked for and did not get.", rows.not_sent);
+    count("sluice:kv_transfer_rows_received", "Rows that were fetched from other servers.", rows.received);
+    count("sluice:kv_transfer_rows_failed", "Rows that did not come from other servers, and were computed.",
+          rows.not_received);
+    count("sluice:kv_transfer_bytes_sent", "Bytes of the rows that other servers fetched.",
+          rows.sent * gauges_.row_bytes);
+    count("sluice:kv_transfer_bytes_received", "Bytes of the rows that were fetched from other servers.",
+          rows.received * gauges_.row_bytes);
     count("sluice:kv_rows_failed", "Rows that could not be moved, or were damaged on the disk.", rows.failed);
   }
 

@@ -41,6 +41,7 @@ struct EngineGauges {
   AdapterUse adapters{};                // as it was within the last tenth of a second
   std::optional<DraftStats> drafts{};   // if tokens are drafted
   std::optional<RowStoreStats> rows{};  // if rows are kept outside of the device
+  size_t row_bytes = 0;
 };
 
 // The times of one request's events, and how often it was preempted.

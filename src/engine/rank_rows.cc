@@ -24,10 +24,10 @@ std::shared_ptr<const RowTransfer> read_transfer(MessageReader& read) {
 }  // namespace
 
 RankRows::RankRows(const EngineOptions& options, const LoadedModel& loaded, std::function<void()> wake,
-                   std::function<void(std::vector<std::byte>)> tell)
+                   std::function<void(std::vector<std::byte>)> tell, RowServer::Events events)
     : ranks_(loaded.plan.communicator),
       tell_(std::move(tell)),
-      mover_(options, loaded, std::move(wake)),
+      mover_(options, loaded, std::move(wake), std::move(events)),
       sizes_(mover_.store_options()),
       kept_(mover_.take_kept()) {
   if (ranks_ == nullptr) return;

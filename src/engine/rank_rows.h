@@ -21,7 +21,7 @@ class RankRows {
   // See RowMover. `tell` sends a message to the other ranks: the first one has them construct theirs, and they pass the
   // further ones to follow(). Only rank 0 needs `tell` and `wake`.
   RankRows(const EngineOptions& options, const LoadedModel& loaded, std::function<void()> wake,
-           std::function<void(std::vector<std::byte>)> tell);
+           std::function<void(std::vector<std::byte>)> tell, RowServer::Events events = {});
 
   // For rank 0. Sizes of a store that all ranks can serve, and the rows that all ranks' files have, in their slots.
   const RowStoreOptions& store_options() const { return sizes_; }
@@ -31,6 +31,11 @@ class RankRows {
   bool busy() const { return ranks_ == nullptr ? mover_.busy() : !open_.empty(); }
   // Whether other ranks have transfers to do. They do not call `wake`: take_done() has to be called now and then.
   bool busy_elsewhere() const { return ranks_ != nullptr && !open_.empty(); }
+
+  // See RowMover. Servers exchange rows only without further ranks.
+  size_t row_bytes() const { return mover_.row_bytes(); }
+  const TcpAddress* address() const { return mover_.address(); }
+  void release(const KvTransfer& transfer) { mover_.release(transfer); }
 
   // For the other ranks: does what a message says.
   void follow(std::span<const std::byte> message);

@@ -17,14 +17,14 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kHostBytesBesidesFile = size_t{1} << 30;  // default
-constexpr int64_t kFileBytes = int64_t{16} << 30;          // default
+constexpr size_t kHostBytes = size_t{1} << 30;     // default, where another option needs them
+constexpr int64_t kFileBytes = int64_t{16} << 30;  // default
 constexpr int kFileThreads = 4;
 constexpr size_t kRowsOfPart = 8;  // that are packed together; then they are copied while others are packed
 // Transfers on host memory are as small as this, so that they share the memory's bandwidth with steps in turns.
 constexpr size_t kHostTransferBytes = size_t{8} << 20;
 
-// What values in a file depend on besides the hashes of their rows.
+// What values outside of this process depend on besides the hashes of their rows.
 std::string identity_of(const LoadPlan& plan) {
   std::string text =
       fmt::format("{}\nbackend {}\nblocks of {}\n", model_fingerprint(plan), plan.backend->name, plan.block_size);
@@ -42,14 +42,15 @@ std::string identity_of(const LoadPlan& plan) {
 }  // namespace
 
 size_t host_row_bytes(const EngineOptions& options) {
-  return options.kv_host_memory_bytes > 0 ? static_cast<size_t>(options.kv_host_memory_bytes) : kHostBytesBesidesFile;
+  return options.kv_host_memory_bytes > 0 ? static_cast<size_t>(options.kv_host_memory_bytes) : kHostBytes;
 }
 
 int64_t file_row_bytes(const EngineOptions& options) {
   return options.kv_disk_bytes > 0 ? options.kv_disk_bytes : kFileBytes;
 }
 
-RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std::function<void()> wake)
+RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std::function<void()> wake,
+                   RowServer::Events events)
     : loaded_(loaded),
       wake_(std::move(wake)),
       groups_(loaded.plan.kv.groups.size()),
@@ -82,9 +83,25 @@ RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std:
   threads_.start([this] { run_lane(save_, true); });
   threads_.start([this] { run_lane(load_, false); });
   for (int i = 0; file_ != nullptr && i < kFileThreads; ++i) threads_.start([this] { run_file(); });
+  const Hello hello = make_hello(row_bytes_, identity_of(loaded.plan));
+  const RowBytes bytes = [this](int slot) { return host_row(slot); };
+  const TransferDone done = [this](const RowTransfer& transfer, std::vector<int> failed) {
+    add_done({.transfer = transfer.id, .failed = std::move(failed)});
+  };
+  if (!options.kv_transfer_listen.empty()) {
+    server_ = std::make_unique<RowServer>(options.kv_transfer_listen, hello, bytes, std::move(events), done);
+  }
+  if (!options.kv_transfer_peer.empty()) {
+    const std::chrono::milliseconds silence(options.kv_transfer_timeout_ms);
+    clients_ = std::make_unique<RowClients>(hello, silence, bytes, done);
+  }
 }
 
-RowMover::~RowMover() { threads_.join(); }
+RowMover::~RowMover() {
+  clients_.reset();
+  server_.reset();
+  threads_.join();
+}
 
 void RowMover::make_lane(Lane& lane) {
   ops::Device& device = *loaded_.plan.device;
@@ -99,7 +116,8 @@ void RowMover::make_lane(Lane& lane) {
 RowStoreOptions RowMover::store_options() const {
   return {.host_slots = host_slots_,
           .file_slots = file_ != nullptr ? file_->slots() : 0,
-          .rows_per_transfer = rows_per_transfer_};
+          .rows_per_transfer = rows_per_transfer_,
+          .rows_per_fetch = static_cast<int>(kMostWanted)};
 }
 
 std::vector<RowFile::Kept> RowMover::take_kept() {
@@ -111,11 +129,25 @@ std::span<std::byte> RowMover::host_row(int slot) const {
 }
 
 void RowMover::start(std::vector<std::shared_ptr<const RowTransfer>> transfers) {
-  if (transfers.empty()) return;
   using Kind = RowTransfer::Kind;
+  const auto is_remote = [](Kind kind) {
+    return kind == Kind::kReceive || kind == Kind::kSend || kind == Kind::kRefuse;
+  };
+  size_t remote = 0;
+  for (const std::shared_ptr<const RowTransfer>& transfer : transfers) {
+    if (!is_remote(transfer->kind)) continue;
+    ++remote;
+    if (transfer->kind == Kind::kReceive) {
+      clients_->start(transfer);
+    } else {
+      server_->start(transfer);
+    }
+  }
+  if (remote == transfers.size()) return;
   const uint64_t event = loaded_.plan.queue->record_event();
   const std::scoped_lock lock(mutex_);
   for (std::shared_ptr<const RowTransfer>& transfer : transfers) {
+    if (is_remote(transfer->kind)) continue;
     ++open_;
     const auto job = std::make_shared<Job>(Job{.transfer = std::move(transfer), .event = event});
     const std::vector<RowTransfer::Row>& rows = job->transfer->rows;
@@ -148,11 +180,15 @@ void RowMover::end(Job& job) {
   for (int row = 0; row < static_cast<int>(job.failed.size()); ++row) {
     if (job.failed[row] != 0) done.failed.push_back(row);
   }
+  add_done(std::move(done));
+  --open_;
+}
+
+void RowMover::add_done(Done done) {
   {
     const std::scoped_lock lock(mutex_);
     done_.push_back(std::move(done));
   }
-  --open_;
   wake_();
 }
 

@@ -1,6 +1,7 @@
-// Moves rows of the prefix cache between the device's blocks, host memory and a file, as the store of rows asks
-// (cache/row_store.h), while the engine computes. Two threads with queues of their own copy from and to the device;
-// others read and write the file. A rank moves its own part of each row (engine/rank_rows.h).
+// Moves rows of the prefix cache between the device's blocks, host memory, a file and other servers, as the store of
+// rows asks (cache/row_store.h), while the engine computes. Two threads with queues of their own copy from and to the
+// device; others read and write the file, and exchange rows with other servers (row_server.h, row_client.h). A rank
+// moves its own part of each row (engine/rank_rows.h).
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,8 @@
 #include "cache/row_file.h"
 #include "cache/row_store.h"
 #include "engine/load.h"
+#include "engine/row_client.h"
+#include "engine/row_server.h"
 #include "sluice/options.h"
 
 namespace sluice {
@@ -25,8 +28,10 @@ namespace sluice {
 class RowMover {
  public:
   // The options must ask for rows to be kept (keeps_rows). `loaded` must outlive the mover. Threads of the mover call
-  // `wake` when transfers are done. Throws Error if there is not enough memory or the file cannot be used.
-  RowMover(const EngineOptions& options, const LoadedModel& loaded, std::function<void()> wake);
+  // `wake` when transfers are done, and `events` when other servers want something. Throws Error if there is not enough
+  // memory, or if the file or the address for other servers cannot be used.
+  RowMover(const EngineOptions& options, const LoadedModel& loaded, std::function<void()> wake,
+           RowServer::Events events);
   ~RowMover();
 
   // Sizes of a store that this mover can serve.
@@ -41,7 +46,16 @@ class RowMover {
     std::vector<int> failed{};  // indices of rows
   };
   std::vector<Done> take_done();
+  // Whether rows are on their way within this machine.
   bool busy() const { return open_.load() > 0; }
+
+  size_t row_bytes() const { return row_bytes_; }
+  // Where other servers fetch rows; null: nowhere.
+  const TcpAddress* address() const { return server_ != nullptr ? &server_->address() : nullptr; }
+  // Tells the server that a prompt's rows came from that it need not hold them any more.
+  void release(const KvTransfer& transfer) {
+    if (clients_ != nullptr) clients_->release(transfer.host, transfer.port, transfer.id);
+  }
 
  private:
   struct Job {
@@ -71,6 +85,7 @@ class RowMover {
   void run_file();
   bool do_file(const FileTask& task);
   void end(Job& job);
+  void add_done(Done done);
   std::span<std::byte> host_row(int slot) const;
   void stop();
 
@@ -92,10 +107,15 @@ class RowMover {
   std::condition_variable file_work_;
   std::vector<Done> done_;
   ThreadGroup threads_;
+  std::unique_ptr<RowServer> server_;    // null: other servers fetch nothing here
+  std::unique_ptr<RowClients> clients_;  // null: nothing is fetched
 };
 
 // Whether the options ask for rows to be kept outside of the device.
-inline bool keeps_rows(const EngineOptions& o) { return o.kv_host_memory_bytes > 0 || !o.kv_disk.empty(); }
+inline bool keeps_rows(const EngineOptions& o) {
+  return o.kv_host_memory_bytes > 0 || !o.kv_disk.empty() || !o.kv_transfer_listen.empty() ||
+         !o.kv_transfer_peer.empty();
+}
 // Bytes of host memory for rows, of all ranks together.
 size_t host_row_bytes(const EngineOptions& options);
 // The size of the files of rows, of all ranks together.

@@ -40,7 +40,7 @@ class TextEngine : public Engine {
   const Json template_kwargs_;              // variables that every conversation has
   const std::string config_;                // tokenizer_config()
   const ReasoningSyntax* const reasoning_;  // null: the model's thoughts are not looked for
-  const ModelInfo info_;
+  ModelInfo info_;                          // final when the engine's constructor returns
 };
 
 }  // namespace sluice

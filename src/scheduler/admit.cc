@@ -93,6 +93,33 @@ void Scheduler::begin_load(Sequence& sequence, uint64_t load, bool first) {
   sequence.awaits_host = true;
 }
 
+std::vector<BlockHash> Scheduler::row_hashes(const Request& request) const {
+  SequenceMemory prompt;
+  if (!options_.prefix_caching) return {};
+  const int rows = static_cast<int>(request.prompt.size()) / options_.block_size;
+  prompt.extend_hashes(pools_.blocks, request.cache_salt, request.prompt, rows);
+  return std::move(prompt.hashes);
+}
+
+// The last token is always computed.
+uint64_t Scheduler::fetch(const Request& request) {
+  if (request.sampling.prompt_logprobs) return 0;  // all of the prompt is computed
+  std::vector<BlockHash> rows = row_hashes(request);
+  if (static_cast<int>(request.prompt.size()) % options_.block_size == 0 && !rows.empty()) rows.pop_back();
+  std::erase_if(rows, [&](const BlockHash& row) {
+    const BlockId primary = pools_.blocks.find(row);
+    return primary != kNoBlock && pools_.in_cache(primary);
+  });
+  if (rows.empty()) return 0;
+  return pools_.store.receive(
+      rows, {.host = request.kv_transfer->host, .port = request.kv_transfer->port, .id = request.kv_transfer->id});
+}
+
+std::vector<std::shared_ptr<const RowTransfer>> Scheduler::take_transfers() {
+  exports_.advance(options_.clock());
+  return pools_.store.take_transfers();
+}
+
 void Scheduler::finish_transfer(uint64_t transfer, std::span<const int> failed) {
   pools_.finish_transfer(transfer, failed);
   finish_loads();
@@ -121,6 +148,7 @@ void Scheduler::finish_loads() {
 
 void Scheduler::reset_prefix_cache() {
   pools_.sessions.end_all();
+  exports_.clear();
   pools_.blocks.reset_prefix_cache();
   pools_.store.clear();
   finish_loads();

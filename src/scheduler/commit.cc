@@ -289,6 +289,9 @@ void Scheduler::erase_ended() {
     }
     if (living) return true;
     if (request.request.deadline) deadlines_.erase({*request.request.deadline, id});
+    if (const auto& transfer = request.request.kv_transfer; transfer && transfer->host.empty()) {
+      exports_.end(transfer->id, options_.clock());
+    }
     requests_.erase(found);
     return true;
   });

@@ -56,6 +56,13 @@ int MemoryPools::usable_rows(std::span<const BlockId> primaries, std::span<const
   return usable;
 }
 
+bool MemoryPools::in_cache(BlockId primary) const {
+  for (int group = 0; group < groups(); ++group) {
+    if (cached(primary, group) == kNoBlock) return false;
+  }
+  return true;
+}
+
 // Rows of which a block slid out of its window before they were committed cannot be loaded whole: they are not saved.
 void MemoryPools::save(const BlockHash& hash, std::span<const BlockId> row) {
   if (std::ranges::find(row, kNoBlock) != row.end() || !store.save(hash, row)) return;

@@ -35,6 +35,8 @@ struct MemoryPools {
   BlockId cached(BlockId primary, int group) const {
     return primary == kNoBlock ? kNoBlock : blocks.in_row(primary, group);
   }
+  // Whether all blocks of a row of the prefix cache are still there.
+  bool in_cache(BlockId primary) const;
   // How many leading rows a sequence can go on from. For every group the blocks that the next token sees must be there
   // or in the store, and for recurrent layers a state. `hashes` are those of the sequence's full blocks, `primaries`
   // the primary blocks of its leading rows in the prefix cache.

@@ -47,6 +47,7 @@ struct SchedulerOptions {
   DraftSource draft{};                  // empty: no speculation
   bool jump_ahead = true;               // see Jumps
   RowStoreOptions row_store{};          // see Rows outside of the device; with recurrent layers none is kept
+  std::chrono::milliseconds exports_held_for{30'000};  // see RowExports
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
 };
 

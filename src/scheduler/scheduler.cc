@@ -13,6 +13,7 @@ namespace sluice {
 Scheduler::Scheduler(SchedulerOptions options)
     : options_(std::move(options)),
       pools_(options_),
+      exports_(pools_, options_.exports_held_for),
       adapters_(options_.adapter_slots, options_.place_adapter),
       queue_limit_(options_.max_queued_sequences, options_.max_queued_tokens),
       policy_(find_policy(options_.policy).make({.max_overtaken = options_.max_overtaken})) {
@@ -81,6 +82,9 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
   trunk->speculates = options_.draft && !pools_.recurrent() && trunk->task.counts == nullptr &&
                       trunk->task.constraint == nullptr && trunk->task.tokens == nullptr &&
                       trunk->task.state == nullptr;
+  if (const auto& transfer = state->request.kv_transfer; transfer && transfer->host.empty()) {
+    exports_.begin(transfer->id, row_hashes(state->request));
+  }
   if (state->request.beams) begin_beams(*state, *trunk);
   enqueue(*trunk);
   state->choices[0] = std::move(trunk);
@@ -309,9 +313,11 @@ bool Scheduler::preempt_behind(const BatchBuilder& builder, const Sequence& sequ
 }
 
 std::optional<std::chrono::steady_clock::time_point> Scheduler::next_deadline() const {
-  std::optional<std::chrono::steady_clock::time_point> first = pools_.sessions.next_expiry();
-  if (!deadlines_.empty()) first = std::min(first.value_or(deadlines_.begin()->first), deadlines_.begin()->first);
-  return first;
+  std::optional<std::chrono::steady_clock::time_point> next = exports_.next_deadline();
+  const auto also = [&next](std::chrono::steady_clock::time_point time) { next = std::min(next.value_or(time), time); };
+  if (!deadlines_.empty()) also(deadlines_.begin()->first);
+  if (const auto expiry = pools_.sessions.next_expiry()) also(*expiry);
+  return next;
 }
 
 SchedulerStats Scheduler::stats() const {

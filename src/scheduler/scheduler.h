@@ -67,6 +67,8 @@
 // Rows outside of the device. With SchedulerOptions::row_store, rows of the prefix cache are also saved to host memory
 // and to a file (cache/row_store.h), and a waiting sequence is admitted with the rows that it finds there. It runs when
 // they are loaded; until then it counts as running, and others go on. Blocks that are being saved are held as long.
+// fetch() has the rows of a prompt come from another server before the request is added. Rows of a request with
+// kv_transfer go to another server (row_exports.h).
 //
 // Sessions. When a sequence of a session ends, its rows of the prefix cache are pinned until the session's next turn
 // (cache/sessions.h). Pinned blocks are available like other cached ones, and are evicted last.
@@ -94,6 +96,7 @@
 #include "scheduler/options.h"
 #include "scheduler/policy.h"
 #include "scheduler/queue_limit.h"
+#include "scheduler/row_exports.h"
 #include "scheduler/scheduled_batch.h"
 #include "scheduler/sequence.h"
 #include "sluice/error.h"
@@ -169,7 +172,8 @@ class Scheduler {
   void end_session(const std::string& session) { pools_.sessions.end(session); }
   SessionStats session_stats() const { return pools_.sessions.stats(); }
 
-  // The earliest deadline of requests and sessions, if there is one: next() is due then even without other work.
+  // The earliest deadline of requests, sessions and exports, if there is one: next() and take_transfers() are due then
+  // even without other work.
   std::optional<std::chrono::steady_clock::time_point> next_deadline() const;
   SchedulerStats stats() const;
   const DraftStats& draft_stats() const { return drafts_; }
@@ -180,9 +184,13 @@ class Scheduler {
   // What is to be moved between the device's blocks and the store of rows. To be called after the runner was called for
   // the last step. Values of rows that are saved are final once that has run, and blocks that are loaded may be written
   // then.
-  std::vector<std::shared_ptr<const RowTransfer>> take_transfers() { return pools_.store.take_transfers(); }
+  std::vector<std::shared_ptr<const RowTransfer>> take_transfers();
   // A transfer is done; `failed` are indices of rows that could not be moved.
   void finish_transfer(uint64_t transfer, std::span<const int> failed = {});
+  // Begins to receive the rows of a request's prompt that are not here, from where its kv_transfer says. Returns the
+  // number of the fetch, see RowStore::take_fetches; 0: add the request at once. It is added whatever comes.
+  uint64_t fetch(const Request& request);
+  RowExports& exports() { return exports_; }
   // Whether sequences wait for transfers.
   bool awaits_transfers() const { return !loads_.empty() || pools_.only_saved() > 0; }
   RowStore& row_store() { return pools_.store; }
@@ -209,6 +217,7 @@ class Scheduler {
   void leave_adapter(Sequence& sequence);
   void admit_waiting(BatchBuilder& builder);
   bool admit(BatchBuilder& builder, Sequence& sequence);
+  std::vector<BlockHash> row_hashes(const Request& request) const;
   int promised_blocks() const;
   void enqueue(Sequence& sequence);
   void begin_load(Sequence& sequence, uint64_t load, bool first);
@@ -248,6 +257,7 @@ class Scheduler {
 
   const SchedulerOptions options_;
   MemoryPools pools_;
+  RowExports exports_;
   AdapterSlots adapters_;
   QueueLimit queue_limit_;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;

@@ -141,6 +141,91 @@ TEST(RowStore, RowsOfAnEarlierRunAreFound) {
 
 // Slots remember their rows. Whatever happens in whatever order, a transfer finds what it expects, loads end, and no
 // slot is lost.
+RowSource source() { return {.host = "a", .port = 1, .id = "prompt"}; }
+
+TEST(RowStore, RowsAreReceivedAndThenLoaded) {
+  RowStore store({.host_slots = 8, .rows_per_fetch = 2});
+  keep(store, 1);
+  const std::vector<BlockHash> rows = {name(1), name(2), name(3), name(4)};
+  const uint64_t fetch = store.receive(rows, source());
+  EXPECT_NE(fetch, 0u);
+  const Transfers list = store.take_transfers();
+  ASSERT_EQ(list.size(), 2u) << "the first row is here";
+  EXPECT_EQ(list[0]->kind, Kind::kReceive);
+  EXPECT_EQ(list[0]->source->id, "prompt");
+  ASSERT_EQ(list[0]->rows.size(), 2u);
+  EXPECT_FALSE(store.has(name(2)));
+  EXPECT_TRUE(store.comes_to_host(name(2)));
+  store.finish(list[0]->id);
+  EXPECT_TRUE(store.in_host(name(2)));
+  EXPECT_THAT(store.take_fetches(), IsEmpty());
+  store.finish(list[1]->id, std::vector<int>{0});
+  EXPECT_THAT(store.take_fetches(), ElementsAre(fetch));
+  EXPECT_FALSE(store.has(name(4)));
+  EXPECT_EQ(store.stats().received, 2u);
+  EXPECT_EQ(store.stats().not_received, 1u);
+  EXPECT_EQ(store.receive(std::span(rows).first(3), source()), 0u) << "all are here";
+}
+
+TEST(RowStore, ASecondFetchWaitsForTheRowsOfTheFirst) {
+  RowStore store({.host_slots = 8, .rows_per_fetch = 2});
+  const std::vector<BlockHash> rows = {name(1), name(2)};
+  const uint64_t first = store.receive(rows, source()), second = store.receive(rows, source());
+  EXPECT_NE(second, 0u);
+  const Transfers list = store.take_transfers();
+  ASSERT_EQ(list.size(), 1u);
+  store.finish(list[0]->id);
+  EXPECT_THAT(store.take_fetches(), ElementsAre(first, second));
+}
+
+TEST(RowStore, WithoutSlotsTheRestIsNotReceived) {
+  RowStore store({.host_slots = 2});
+  const std::vector<BlockHash> rows = {name(1), name(2), name(3)};
+  EXPECT_NE(store.receive(rows, source()), 0u);
+  EXPECT_EQ(store.receive(std::vector<BlockHash>{name(9)}, source()), 0u) << "all slots are in use";
+  const Transfers list = store.take_transfers();
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0]->rows.size(), 2u);
+}
+
+TEST(RowStore, SlotsOfRowsThatAreSentOrHeldAreInUse) {
+  RowStore store({.host_slots = 2, .rows_per_transfer = 16});
+  keep(store, 1);
+  keep(store, 2);
+  store.send(name(1), 7, 0);
+  const std::optional<int> held = store.hold(name(2));
+  ASSERT_TRUE(held.has_value());
+  EXPECT_FALSE(store.hold(name(1)).has_value()) << "half of the slots are held";
+  EXPECT_FALSE(store.save(name(3), std::vector<BlockId>{3}));
+  const Transfers list = store.take_transfers();
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0]->kind, Kind::kSend);
+  EXPECT_EQ(list[0]->want, 7u);
+  EXPECT_THAT(store.finish(list[0]->id), IsEmpty());
+  EXPECT_EQ(store.stats().sent, 1u);
+  store.release(*held);
+  keep(store, 3);
+  keep(store, 4);
+  EXPECT_FALSE(store.has(name(1)) || store.has(name(2)));
+}
+
+TEST(RowStore, ClearRefusesWhatIsNotOnItsWay) {
+  RowStore store({.host_slots = 4});
+  keep(store, 1);
+  store.send(name(1), 7, 0);
+  const std::vector<BlockHash> rows = {name(2)};
+  const uint64_t fetch = store.receive(rows, source());
+  store.clear();
+  const Transfers list = store.take_transfers();
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0]->kind, Kind::kReceive);
+  EXPECT_EQ(list[1]->kind, Kind::kRefuse);
+  EXPECT_EQ(list[1]->want, 7u);
+  for (const auto& transfer : list) store.finish(transfer->id);
+  EXPECT_THAT(store.take_fetches(), ElementsAre(fetch));
+  EXPECT_FALSE(store.has(name(2))) << "it is a row of the time before";
+}
+
 TEST(RowStore, RandomTransfersFindTheirRows) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(seed);

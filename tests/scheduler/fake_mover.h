@@ -1,5 +1,6 @@
 // Moves rows of a FakeModel's cache to slots and back, at any time after they were asked for and in any order. Slots
-// remember whose row they have, so that a slot that was given to another row too early is found out.
+// remember whose row they have, so that a slot that was given to another row too early is found out. Transfers between
+// servers are the test's: host_slot() has what they move.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,13 +39,14 @@ class FakeMover {
     scheduler.finish_transfer(transfer->id, failed);
   }
 
- private:
   struct Slot {
     BlockHash row;
     uint64_t epoch = 0;
     std::vector<uint64_t> values{};
   };
+  Slot& host_slot(int slot) { return host_[slot]; }
 
+ private:
   bool move(const RowTransfer& transfer, size_t index) {
     const RowTransfer::Row& row = transfer.rows[index];
     const size_t groups = transfer.blocks.size() / transfer.rows.size();
@@ -83,6 +85,10 @@ class FakeMover {
         return true;
       case RowTransfer::Kind::kClear:
         break;
+      case RowTransfer::Kind::kReceive:
+      case RowTransfer::Kind::kSend:
+      case RowTransfer::Kind::kRefuse:
+        ADD_FAILURE() << "a transfer between servers";
     }
     return true;
   }

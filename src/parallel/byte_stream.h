@@ -1,0 +1,26 @@
+// A connection to another process that carries bytes in order both ways. parallel/tcp.h implements it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+
+namespace sluice {
+
+// One thread may read while another one writes.
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+  // Fill `bytes`, or send all of them. Return false if the connection ended, or if no byte moved for `silence`; the
+  // stream is of no use then.
+  virtual bool read(std::span<std::byte> bytes, std::chrono::milliseconds silence) = 0;
+  virtual bool write(std::span<const std::byte> bytes, std::chrono::milliseconds silence) = 0;
+  // Waits until read() would find something: bytes, or the end. Returns false if it would not after `limit`, or after
+  // another thread called wake().
+  virtual bool readable(std::chrono::milliseconds limit) = 0;
+  virtual void wake() = 0;
+  // Ends the connection; calls that wait return. Any thread.
+  virtual void shut_down() = 0;
+};
+
+}  // namespace sluice
