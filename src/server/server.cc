@@ -218,6 +218,12 @@ struct Server::Impl final : HttpHandler {
                  {"waiting", health.waiting},
                  {"seconds_since_step", health.seconds_since_step}};
     if (!health.failure.empty()) body["message"] = health.failure;
+    for (const ServedModel& model : models->engines()) {  // for a router
+      const ModelInfo& info = model.info();
+      if (info.kv_transfer_host.empty()) continue;
+      body["kv_transfer"] = {{"host", info.kv_transfer_host}, {"port", info.kv_transfer_port}};
+      break;  // only one can listen
+    }
     if (const ModelHost* host = models->host()) {
       body["models"] = host->size();
       body["loaded"] = host->loaded();

@@ -14,6 +14,7 @@
 #include "server/openai/reasoning_fields.h"
 #include "server/openai/requests.h"
 #include "server/openai/shared_fields.h"
+#include "server/openai/transfer_fields.h"
 #include "server/tool_rows.h"
 
 namespace sluice::server {
@@ -360,7 +361,8 @@ void run_chat(Call& call) {
                                                  .token_ids = generation.return_token_ids,
                                                  .tokens_as_ids = generation.return_tokens_as_token_ids,
                                                  .keep_stop = request.request.sampling.include_stop_str_in_output,
-                                                 .thinks = !call.info().reasoning_syntax.empty()},
+                                                 .thinks = !call.info().reasoning_syntax.empty(),
+                                                 .kv_transfer = transfer_answer(call)},
                                    ChatOptions{.echo = echo_of(call),
                                                .legacy_functions = call.fields.of<LegacyFunctions>().used(),
                                                .include_reasoning = wants_reasoning(call),
@@ -386,7 +388,7 @@ const Registry<EndpointInfo> registered_chat{kChat};
 std::vector<std::span<const Parameter>> chat_parameters() {
   return {model_parameter(), conversation_parameters(), generation_parameters(),      grammar_parameters(),
           kChatParameters,   reasoning_parameters(),    legacy_function_parameters(), special_token_parameter(),
-          label_parameter(), foreign_parameters()};
+          label_parameter(), transfer_parameters(),     foreign_parameters()};
 }
 
 ChatRequest openai_chat_request(Call& call) {
@@ -400,6 +402,7 @@ ChatRequest openai_chat_request(Call& call) {
   ChatRequest request = chat_request(call);
   request.request.max_tokens_is_default =
       !call.fields.of<GenerationFields>().has_max_tokens && !chat.has_max_completion_tokens;
+  apply_transfer(call, request.request);
   return request;
 }
 

@@ -11,6 +11,7 @@
 #include "server/openai/reasoning_fields.h"
 #include "server/openai/requests.h"
 #include "server/openai/shared_fields.h"
+#include "server/openai/transfer_fields.h"
 
 namespace sluice::server {
 namespace {
@@ -329,6 +330,7 @@ void run_completion(Call& call) {
                                : call.engine().detokenize(request.prompt, false),
                            logprobs ? request.prompt : std::vector<TokenId>()});
     }
+    apply_transfer(call, request, job.requests.size());
     job.requests.push_back(std::move(request));
   }
   check_prompt_logprobs(job.requests, "prompt_logprobs");
@@ -349,7 +351,8 @@ void run_completion(Call& call) {
                                                                 .top_logprobs = top,
                                                                 .token_ids = generation.return_token_ids,
                                                                 .tokens_as_ids = generation.return_tokens_as_token_ids,
-                                                                .keep_stop = sampling.include_stop_str_in_output},
+                                                                .keep_stop = sampling.include_stop_str_in_output,
+                                                                .kv_transfer = transfer_answer(call)},
                                                   std::move(more));
   call.generate(std::move(job));
 }
@@ -368,14 +371,9 @@ const Registry<EndpointInfo> registered_completions{kCompletions};
 }  // namespace
 
 std::vector<std::span<const Parameter>> completion_parameters() {
-  return {model_parameter(),
-          generation_parameters(),
-          grammar_parameters(),
-          kCompletionParameters,
-          refused_reasoning_parameters(),
-          special_token_parameter(),
-          label_parameter(),
-          foreign_parameters()};
+  return {model_parameter(),     generation_parameters(),        grammar_parameters(),
+          kCompletionParameters, refused_reasoning_parameters(), special_token_parameter(),
+          label_parameter(),     transfer_parameters(),          foreign_parameters()};
 }
 
 Request openai_completion_fields(Call& call) {
@@ -386,6 +384,7 @@ Request openai_completion_fields(Call& call) {
   check_completion(call, /*prompts=*/1);
   Request request = base_request(call);
   request.best_of = fields.best_of;
+  apply_transfer(call, request);
   return request;
 }
 

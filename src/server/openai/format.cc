@@ -120,6 +120,7 @@ const Json& OpenAiFormat::whole() {
             {"system_fingerprint", options_.fingerprint},
             {"choices", std::move(choices)},
             {"usage", usage()}};
+  if (!options_.kv_transfer.is_null()) whole_["kv_transfer_params"] = options_.kv_transfer;
   extend_body(whole_);
   return whole_;
 }

@@ -31,6 +31,7 @@ struct FormatOptions {
   bool tokens_as_ids = false;  // log probabilities name tokens by their ids
   bool keep_stop = false;      // the token that ended the text is part of it
   bool thinks = false;         // the model marks its thoughts: usage tells their tokens
+  Json kv_transfer{};          // kv_transfer_params of a whole answer; null: none
 };
 
 class OpenAiFormat : public AnswerFormat {

@@ -388,7 +388,6 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("format", R"([""])"),
     refused("think"),
     refused("spaces_between_special_tokens", "[true]"),
-    refused("kv_transfer_params"),
     refused("vllm_xargs"),
 });
 
