@@ -10,7 +10,9 @@
 #include "base/ascii.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "route/split_prompt.h"
 #include "server/dialect.h"
+#include "server/gate.h"
 
 namespace sluice::route {
 
@@ -84,6 +86,12 @@ bool is_about_stored_answers(const HttpRequest& request) {
   return false;
 }
 
+// Whether the prompt of a request may be computed by another server than the one that answers.
+bool may_be_split(const HttpRequest& request) {
+  return request.method == "POST" && (request.path == "/v1/completions" || request.path == "/v1/chat/completions" ||
+                                      request.path == "/chat/completions");
+}
+
 // An error as the last event of a stream.
 std::string error_event(std::string_view path, const ApiError& error) {
   if (path.starts_with("/v1/responses")) {
@@ -126,8 +134,11 @@ void Forward::start() {
   reply_->on_abandoned([self = shared_from_this()] {
     self->finished_ = true;
     self->end_call();
+    if (const auto prefill = self->prefill_.lock()) prefill->cancel();
   });
-  if (!finished_) attempt();
+  if (finished_) return;
+  begin_prefill();
+  attempt();
 }
 
 void Forward::shut_down() {
@@ -140,12 +151,56 @@ void Forward::shut_down() {
   });
 }
 
+// Prefill
+
+// Has a server compute the prompt while the replica that answers fetches what it gives. Without such a server, or with
+// a short prompt, the replica computes it.
+void Forward::begin_prefill() {
+  if (!may_be_split(request_) || body_->size() < static_cast<size_t>(context_.options.prefill_min_bytes)) return;
+  const ReplicaMask healthy = healthy_of(context_.replicas), able = prefilling(context_.replicas, healthy);
+  if ((healthy & ~able) == 0) return;  // nobody would go on with it
+  const auto chosen = context_.policy.choose({.prompt = prompt_, .session = session_, .weight = weight_}, able);
+  if (!chosen) return;
+  const auto address = context_.replicas[*chosen]->transfer();
+  if (!address) return;
+  std::optional<SplitBody> bodies = split_body(*body_, *address, server::request_id(nullptr));
+  if (!bodies) return;
+  split_body_ = std::make_shared<const std::string>(std::move(bodies->decode));
+  const auto prompt = std::make_shared<const std::string>(std::move(bodies->prefill));
+  const auto call = std::make_shared<PrefillCall>(context_.replicas, *chosen, weight_, context_.health,
+                                                  [weak = weak_from_this()](const std::string& reason) {
+                                                    if (const auto self = weak.lock()) self->on_prefill_failure(reason);
+                                                  });
+  prefill_ = call;
+  context_.metrics.count_split();
+  call->start(context_.pool, reply_->executor(),
+              CallRequest{.head = head_for(*context_.replicas[*chosen], *prompt), .body = prompt}, limits());
+}
+
+// The replica would wait for keys and values in vain: it gets the request anew, unless its answer has begun.
+void Forward::on_prefill_failure(const std::string& reason) {
+  log::info("{}: the prompt is not computed apart: {}", request_.id, reason);
+  context_.metrics.count_split_failure();
+  split_body_ = nullptr;
+  if (finished_ || answering_ || !call_) return;
+  tried_ &= ~(ReplicaMask{1} << replica_);
+  end_call();
+  attempt();
+}
+
 // Attempts
+
+CallLimits Forward::limits() const {
+  const RouteOptions& o = context_.options;
+  return {.connect = std::chrono::milliseconds(o.connect_timeout_ms),
+          .silence = std::chrono::milliseconds(o.replica_timeout_ms),
+          .header_bytes = o.max_header_bytes};
+}
 
 void Forward::attempt() {
   const auto chosen =
       context_.policy.choose({.prompt = prompt_, .session = session_, .sticky = sticky_, .weight = weight_},
-                             healthy_of(context_.replicas) & ~tried_);
+                             answering(context_.replicas, healthy_of(context_.replicas) & ~tried_));
   if (!chosen) {
     context_.metrics.count_unavailable();
     return refuse(no_replica());
@@ -155,13 +210,11 @@ void Forward::attempt() {
   const std::shared_ptr<Replica>& replica = context_.replicas[replica_];
   ++replica->requests;
   in_flight_.emplace(replica, weight_);
-  const RouteOptions& o = context_.options;
+  const bool fetches = split_body_ != nullptr && replica->role == Role::kDecode;
+  const std::shared_ptr<const std::string>& body = fetches ? split_body_ : body_;
   call_ = std::make_shared<ReplicaCall>(
       replica, &context_.pool, reply_->executor(),
-      CallRequest{.head = head_for(*replica), .body = body_, .head_only = request_.method == "HEAD"},
-      CallLimits{.connect = std::chrono::milliseconds(o.connect_timeout_ms),
-                 .silence = std::chrono::milliseconds(o.replica_timeout_ms),
-                 .header_bytes = o.max_header_bytes},
+      CallRequest{.head = head_for(*replica, *body), .body = body, .head_only = request_.method == "HEAD"}, limits(),
       listener());
   call_->start();
 }
@@ -178,7 +231,7 @@ ReplicaCall::Listener Forward::listener() {
               }};
 }
 
-std::string Forward::head_for(const Replica& replica) const {
+std::string Forward::head_for(const Replica& replica, const std::string& body) const {
   const std::vector<std::string> dropped = named_by_connection(request_);
   std::string text = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nX-Request-Id: {}\r\n", request_.method,
                                  origin_form(request_), replica.authority, request_.id);
@@ -186,8 +239,8 @@ std::string Forward::head_for(const Replica& replica) const {
     if (is_hop_header(name) || std::ranges::count(dropped, ascii_lower(name)) > 0) continue;
     text += fmt::format("{}: {}\r\n", name, value);
   }
-  const bool has_body = !body_->empty() || request_.method == "POST" || request_.method == "PUT";
-  if (has_body) text += fmt::format("Content-Length: {}\r\n", body_->size());
+  const bool has_body = !body.empty() || request_.method == "POST" || request_.method == "PUT";
+  if (has_body) text += fmt::format("Content-Length: {}\r\n", body.size());
   return text + "\r\n";
 }
 

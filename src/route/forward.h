@@ -1,5 +1,5 @@
 // One request of a client on its way: chooses a replica, tries again while nothing of an answer has been passed on, and
-// passes the answer on as it comes.
+// passes the answer on as it comes. Where other servers compute prompts, one of them gets the prompt at the same time.
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,7 @@
 #include "route/metrics.h"
 #include "route/options.h"
 #include "route/policy.h"
+#include "route/prefill_call.h"
 #include "route/replica.h"
 #include "route/replica_call.h"
 #include "server/errors.h"
@@ -47,9 +48,12 @@ class Forward : public std::enable_shared_from_this<Forward> {
   void shut_down();
 
  private:
+  void begin_prefill();
+  void on_prefill_failure(const std::string& reason);
+  CallLimits limits() const;
   void attempt();
   ReplicaCall::Listener listener();
-  std::string head_for(const Replica& replica) const;
+  std::string head_for(const Replica& replica, const std::string& body) const;
   bool may_retry() const;
   void retry();
 
@@ -77,6 +81,8 @@ class Forward : public std::enable_shared_from_this<Forward> {
   size_t replica_ = 0;  // the one that has the request
   std::shared_ptr<ReplicaCall> call_;
   std::optional<Assignment> in_flight_;
+  std::weak_ptr<PrefillCall> prefill_;
+  std::shared_ptr<const std::string> split_body_;  // for the replica while another server computes the prompt, or null
 
   bool answering_ = false;  // the head of the answer has been passed on
   bool finished_ = false;

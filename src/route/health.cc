@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kSilentToLeave = 2;  // polls in a row without an answer in time: a busy machine may miss one
 constexpr int kSilentToBeLost = 5;
+constexpr size_t kMostHealth = 16 << 10;  // bytes of an answer that are read
 
 }  // namespace
 
@@ -23,7 +24,8 @@ struct HealthMonitor::Watch {
   HealthMonitor* monitor;  // null after stop()
   boost::asio::steady_timer timer;
   std::shared_ptr<ReplicaCall> call;
-  int silent = 0;  // polls in a row without an answer
+  std::string body;  // of the answer, as far as it is read
+  int silent = 0;    // polls in a row without an answer
   bool asked = false;
 };
 
@@ -75,14 +77,20 @@ void HealthMonitor::ask(size_t i) {
   CallRequest request{
       .head = fmt::format("GET /health HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", replicas_[i]->authority),
       .body = nullptr};
+  watch.body.clear();
   // A connection of its own shows whether the replica still accepts connections.
   watch.call = std::make_shared<ReplicaCall>(
       replicas_[i], nullptr, executor_, std::move(request), CallLimits{.connect = timeout, .silence = timeout},
       ReplicaCall::Listener{
           .on_answer =
               [this, i](AnswerReader& answer) {
-                if (answer.has_head()) return on_answer(i, answer.head().status);
-                watches_[i]->call->read();
+                Watch& own = *watches_[i];
+                if (answer.has_head()) own.body += answer.take_body();
+                // Where a server gives keys and values is in the body.
+                const bool reads_body = replicas_[i]->role == Role::kPrefill && own.body.size() < kMostHealth;
+                if (!answer.has_head() || (reads_body && !answer.done())) return own.call->read();
+                if (reads_body) replicas_[i]->set_transfer(transfer_address(own.body));
+                on_answer(i, answer.head().status);
               },
           .on_failure = [this, i](Failure failure, const std::string& reason) { on_failure(i, failure, reason); }});
   watch.call->start();

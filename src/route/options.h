@@ -11,8 +11,11 @@ struct RouteOptions {
   std::string host = "127.0.0.1";
   int port = 8080;
   std::vector<std::string> replica{};  // http://HOST:PORT of each
-  std::string policy = "cache";        // cache, least-load, round-robin
-  int max_imbalance = 2;               // load that a replica may have above 5/4 of the least loaded one's
+  // Instead of replicas: servers that compute prompts, and those that go on with them.
+  std::vector<std::string> prefill{}, decode{};
+  int64_t prefill_min_bytes = 2048;  // a shorter body goes to a decode server alone
+  std::string policy = "cache";      // cache, least-load, round-robin
+  int max_imbalance = 2;             // load that a replica may have above 5/4 of the least loaded one's
   int64_t prefix_table_bytes = 32 << 20;
   int max_retries = 2;  // further replicas that get a request whose replica failed
   int health_interval_ms = 1000;
@@ -41,6 +44,13 @@ void visit(V&& v, RouteOptions& o) {
   v("host", o.host, "address to listen on");
   v("port", o.port, "TCP port (0: any free one)");
   v("replica", o.replica, "address of a replica, http://HOST:PORT; repeat it for each replica");
+  v("prefill", o.prefill,
+    "instead of --replica: address of a server that computes prompts, started with --kv-transfer-listen; repeat it");
+  v("decode", o.decode,
+    "instead of --replica: address of a server that goes on with these prompts, started with --kv-transfer-peer; "
+    "repeat it");
+  v("prefill-min-bytes", o.prefill_min_bytes,
+    "size of the smallest body whose prompt is computed by a --prefill server");
   v("policy", o.policy,
     "which replica gets a request: cache (the one that knows most of the prompt), least-load or round-robin",
     {"cache", "least-load", "round-robin"});
@@ -81,6 +91,7 @@ template <class V>
 void visit_ranges(V&& v, const RouteOptions& o) {
   constexpr int64_t kDayMs = 86'400'000, kBytes = int64_t{1} << 40;
   v("port", o.port, 0, 65535);
+  v("prefill-min-bytes", o.prefill_min_bytes, 0, kBytes);
   v("max-imbalance", o.max_imbalance, 0, 1'000'000);
   v("prefix-table-bytes", o.prefix_table_bytes, 0, kBytes);
   v("max-retries", o.max_retries, 0, 63);

@@ -9,14 +9,19 @@
 #include <vector>
 
 #include "cache/prefix_table.h"
+#include "route/options.h"
+#include "route/split_prompt.h"
 
 namespace sluice::route {
 
+enum class Role { kWhole, kPrefill, kDecode };  // computes prompts only, or goes on with them
+
 // Counters and state of one replica. Thread-safe.
 struct Replica {
-  // Throws Error(kInvalidRequest) that names --replica if the URL is not http://HOST:PORT.
-  explicit Replica(const std::string& url);
+  // Throws Error(kInvalidRequest) that names the role's option if the URL is not http://HOST:PORT.
+  explicit Replica(const std::string& url, Role role = Role::kWhole);
 
+  const Role role;
   const std::string url;         // "http://host:port", as in metrics and logs
   const std::string host, port;  // to connect to
   const std::string authority;   // for the Host header
@@ -33,6 +38,20 @@ struct Replica {
   std::atomic<uint64_t> refused{0};        // attempts that ended before an answer: no connection, closed, or 503
   std::atomic<uint64_t> broken{0};         // answers that ended before their end
   std::atomic<uint64_t> left{0};           // how often it left the rotation
+
+  // Where it gives keys and values, as its /health said last.
+  void set_transfer(std::optional<TransferAddress> address) {
+    const std::scoped_lock lock(mutex_);
+    transfer_ = std::move(address);
+  }
+  std::optional<TransferAddress> transfer() const {
+    const std::scoped_lock lock(mutex_);
+    return transfer_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<TransferAddress> transfer_;
 };
 
 // A request in flight at a replica, counted from construction to destruction.
@@ -57,7 +76,14 @@ using Replicas = std::vector<std::shared_ptr<Replica>>;
 
 // Throws Error(kInvalidRequest) that names --replica: none, too many, malformed, or twice the same.
 Replicas make_replicas(const std::vector<std::string>& urls);
+// Those of --replica, or of --prefill and --decode. Throws Error(kInvalidRequest) also for a part of the latter, or
+// all.
+Replicas replicas_of(const RouteOptions& options);
 
 ReplicaMask healthy_of(const Replicas& replicas);
+// Those that get the requests of clients: all, but those for prompts only if there are others.
+ReplicaMask answering(const Replicas& replicas, ReplicaMask healthy);
+// Those that compute prompts and give them away.
+ReplicaMask prefilling(const Replicas& replicas, ReplicaMask healthy);
 
 }  // namespace sluice::route

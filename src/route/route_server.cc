@@ -64,7 +64,7 @@ bool is_own_path(std::string_view path) { return path == "/health" || path == "/
 struct RouteServer::Impl final : server::HttpHandler {
   explicit Impl(const RouteOptions& o)
       : options(o),
-        replicas(make_replicas(o.replica)),
+        replicas(replicas_of(o)),
         policy(options, replicas),
         http(route_transport(options), *this),
         host_check(o.host, o.allowed_hosts, http.loopback()),

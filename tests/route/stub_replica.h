@@ -66,6 +66,7 @@ class StubReplica {
   bool dead() const { return dead_; }
 
   std::atomic<int> health{200};
+  std::string health_body = "{}";   // set before the router starts
   std::atomic<bool> silent{false};  // /health gets no answer
   std::atomic<int> requests{0};     // without those for /health
   std::atomic<int> connections{0};  // all that were accepted
@@ -137,7 +138,7 @@ class StubReplica {
   bool handle(int fd, const Request& request) {
     if (request.path() == "/health") {
       while (silent && !dead_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      return answer(fd, health, "{}");
+      return answer(fd, health, health_body);
     }
     ++requests;
     return answer_(*this, fd, request);
@@ -193,15 +194,18 @@ class RouteTest : public ::testing::Test {
   }
 
   StubReplica& add(StubReplica::Answer answer, int port = 0) {
+    return add_to(options.replica, std::move(answer), port);
+  }
+  StubReplica& add_to(std::vector<std::string>& urls, StubReplica::Answer answer, int port = 0) {
     replicas.push_back(std::make_unique<StubReplica>(std::move(answer), port));
-    options.replica.push_back(replicas.back()->url());
+    urls.push_back(replicas.back()->url());
     return *replicas.back();
   }
   void start(int healthy = -1) {
     router = std::make_unique<RouteServer>(options);
     port = router->port();
     thread = std::thread([this] { router->run(); });
-    const int wanted = healthy < 0 ? static_cast<int>(options.replica.size()) : healthy;
+    const int wanted = healthy < 0 ? static_cast<int>(replicas.size()) : healthy;
     ASSERT_TRUE(wait_healthy(wanted));
   }
   void stop() {
