@@ -56,7 +56,8 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   const float eps = s.norm.eps;
   s.norm.offset = 1.0f;
   s.final_norm = NormSpec{.eps = eps};
-  s.attention_post_norm = s.mlp_post_norm = NormSpec{.eps = static_cast<float>(config.get("post_norm_eps", 1e-8)), .offset = 1.0f};
+  s.attention_post_norm = s.mlp_post_norm =
+      NormSpec{.eps = static_cast<float>(config.get("post_norm_eps", 1e-8)), .offset = 1.0f};
   s.names.attention_post_norm = "post_attention_layernorm";
   s.names.mlp_norm = "pre_feedforward_layernorm";
   s.names.mlp_post_norm = "post_feedforward_layernorm";
