@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -432,7 +433,6 @@ void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
   if (!backend.can.collectives) {
     refuse(fmt::format("--backend {}", backend.name), "it has no operations between ranks");
   }
-  if (!o.packed_cache.empty()) refuse("--packed-cache", "a file of packed weights holds a whole model");
   if (!o.kv_transfer_listen.empty()) refuse("--kv-transfer-listen", "every rank has a part of the keys and values");
   if (!o.kv_transfer_peer.empty()) refuse("--kv-transfer-peer", "every rank has a part of the keys and values");
   if (o.numa != "auto" && o.numa != "off") refuse("--numa " + o.numa, "every rank's memory is one part");
@@ -679,6 +679,33 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
 
 namespace {
 
+// Runs work() on one rank after the other: it may wait for a file that another program's rank holds, and both take
+// files in the same order. If work() throws PackedFileError on one rank, this throws it on all, so that they go on
+// alike.
+template <class F>
+void on_all_ranks(Communicator* ranks, F&& work) {
+  std::optional<PackedFileError> error;
+  const int size = ranks != nullptr ? ranks->size() : 1, own = ranks != nullptr ? ranks->rank() : 0;
+  for (int turn = 0; turn < size; ++turn) {
+    try {
+      if (turn == own) work();
+    } catch (const PackedFileError& e) {
+      error = e;
+    }
+    if (ranks != nullptr) ranks->barrier();
+  }
+  if (ranks != nullptr) {
+    const std::byte failed{error.has_value()};
+    std::vector<std::byte> all(static_cast<size_t>(ranks->size()));
+    ranks->all_gather(std::span(&failed, 1), all);
+    const auto first = std::ranges::find(all, std::byte{1});
+    if (!error && first != all.end()) {
+      error.emplace(ErrorCode::kInternal, fmt::format("rank {} cannot use its file", first - all.begin()));
+    }
+  }
+  if (error) throw *error;
+}
+
 // Loads the model. If the options name a folder for packed weights, the weights are in a file there. Throws
 // PackedFileError if that file cannot be written.
 LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events,
@@ -692,7 +719,10 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
                      .arena = nullptr};
   const LoadPlan& plan = loaded.plan;
   if (events.planned) events.planned(plan);
-  if (!options.packed_cache.empty()) loaded.packed = open_packed_file(options, plan, pool);
+  Communicator* const ranks = plan.communicator.get();
+  if (!options.packed_cache.empty()) {
+    on_all_ranks(ranks, [&] { loaded.packed = open_packed_file(options, plan, pool); });
+  }
   const bool packs = loaded.packed == nullptr || !loaded.packed->filled();
   if (packs) {
     if (ranks_of(options) == 1) plan.checkpoint->read_ahead();  // a rank does not need all of it
@@ -718,7 +748,11 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   if (events.progress) context.progress = [&](size_t done) { events.progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
   plan.checkpoint->check_files();  // zeros in place of lost pages must not get into the packed file
-  if (loaded.packed != nullptr && packs) loaded.packed->finish();
+  if (loaded.packed != nullptr) {
+    on_all_ranks(ranks, [&] {
+      if (packs) loaded.packed->finish();
+    });
+  }
   Memory& memory = plan.device->memory();
   const int spare = plan.spare();
   loaded.kv = std::make_unique<KvCache>(plan.kv, plan.blocks + spare, memory);

@@ -15,6 +15,10 @@ std::string contents_of(const EngineOptions& options, const LoadPlan& plan) {
       fmt::format("backend {}\ndtype {}\nquantization {}\nhead {}\nfp8 activations {}\nkeep types {}\ntask {}\n",
                   plan.backend->name, plan.dtype->name, plan.quantization != nullptr ? plan.quantization->name : "none",
                   options.quantize_head, plan.fp8_activations, plan.keep_types, to_string(plan.task));
+  if (plan.ranks.many() || plan.stage.many()) {
+    text += fmt::format("rank {} of {}, stage {} of {}, expert parallel {}\n", plan.ranks.rank, plan.ranks.size,
+                        plan.stage.rank, plan.stage.size, options.enable_expert_parallel);
+  }
   for (const SourceFile& file : plan.checkpoint->files()) {
     text += fmt::format("file {} {}\n", file.bytes, file.modified_ns);
   }

@@ -10,7 +10,8 @@ namespace sluice {
 
 // Opens the plan's file in the folder options.packed_cache. The file's name identifies everything that packed weights
 // depend on: the checkpoint, the packed types and layout, the backend and the program. The checkpoint is identified by
-// its configuration, its tensors, its files' sizes and times, and a few bytes of the files, but not by their paths.
+// its configuration, its tensors, its files' sizes and times, and a few bytes of the files, but not by their paths. A
+// rank has a file of its own for its part of the model.
 // Throws PackedFileError.
 std::shared_ptr<PackedFile> open_packed_file(const EngineOptions& options, const LoadPlan& plan, ThreadPool& pool);
 

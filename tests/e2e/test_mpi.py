@@ -99,7 +99,7 @@ def test_other_commands():
         (1, ["-pp", "2"], "started 1 process, but --tensor-parallel-size 1 x --pipeline-parallel-size 2 needs 2"),
         (2, ["-tp", "2", "-dp", "2"], "--data-parallel-size 2 cannot be used with --distributed-executor-backend mpi"),
         (2, ["-tp", "64", "-pp", "2"], "128 ranks (expected at most 64)"),
-        (2, ["-tp", "2", "--packed-cache", "x"], "--packed-cache cannot be used with --tensor-parallel-size 2"),
+        (2, ["-tp", "2", "--numa", "3"], "--numa 3 cannot be used with --tensor-parallel-size 2"),
     ],
 )
 def test_wrong_sizes_are_refused(ranks, arguments, message):

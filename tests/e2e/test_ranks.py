@@ -156,6 +156,23 @@ def test_adapters_come_and_go_under_load():
             assert list(answers) == want * 24
 
 
+def test_servers_share_files_of_packed_weights(tmp_path):
+    """Two servers begin at once: the ranks of one write their files, those of the other wait for them and map them."""
+
+    def answer(_):
+        options = ["-tp", "2", "-pp", "2", "--threads", "4", "--packed-cache", str(tmp_path)]
+        with Server(*options, "--quantization", "q8_0") as server:
+            return server.client().completions.create(model=server.name, prompt="Once", max_tokens=8, temperature=0)
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(answer, range(2))
+    assert first.choices[0].text == second.choices[0].text
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert len(files) == 4
+    assert answer(None).choices[0].text == first.choices[0].text
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
+
+
 @pytest.mark.parametrize("kind", ["-tp", "-pp"])
 def test_a_lost_rank_ends_requests_with_an_error(kind):
     with Server(kind, "2", "--dtype", "float32") as server:
@@ -261,7 +278,6 @@ def test_ranks_end_when_the_server_is_killed():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["--packed-cache", "/tmp/x"], "--packed-cache cannot be used with --tensor-parallel-size 2"),
         (["--numa", "2"], "--numa 2 cannot be used with --tensor-parallel-size 2"),
         (["--tensor-parallel-size", "65"], "65 is out of range (expected 1 to 64)"),
         (["--pipeline-parallel-size", "0"], "0 is out of range (expected 1 to 64)"),

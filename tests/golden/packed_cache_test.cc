@@ -9,6 +9,7 @@
 #include "engine/runner.h"
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
+#include "golden/rank_group.h"
 
 namespace sluice::packed_cache_test {
 namespace {
@@ -73,6 +74,46 @@ TEST_P(PackedCache, SameBits) {
     for (const fs::path& file : files_in(options_.packed_cache)) later.push_back(fs::last_write_time(file));
     EXPECT_EQ(times, later) << "packed again";
   }
+}
+
+// Every rank has a file for its part of the model.
+TEST_P(PackedCache, OfRanksHasSameBits) {
+  const std::vector<int32_t> ids = golden_.ids("ids_0");
+  size_t files = 0;
+  for (const auto& [tensor, pipeline] : {std::pair{2, 1}, {1, 2}}) {
+    options_.tensor_parallel_size = tensor;
+    options_.pipeline_parallel_size = pipeline;
+    const auto logits = [&](const EngineOptions& options) {
+      RankGroup group(options);
+      EXPECT_EQ(group.model().packed != nullptr && group.model().packed->filled(), !options.packed_cache.empty());
+      std::vector<float> out;
+      for_each_logits(group.runner(), group.plan(), options.block_size, ids, 16,
+                      [&](int, std::span<const float> row) { out.insert(out.end(), row.begin(), row.end()); });
+      return out;
+    };
+    const std::vector<float> expected = logits(in_memory());
+    EXPECT_TRUE(same_bits(logits(options_), expected)) << tensor << " x " << pipeline << ", written";
+    EXPECT_EQ(files_in(options_.packed_cache).size(), files += 2);
+    EXPECT_TRUE(same_bits(logits(options_), expected)) << tensor << " x " << pipeline << ", mapped";
+    EXPECT_EQ(files_in(options_.packed_cache).size(), files) << "packed again";
+  }
+}
+
+// Ranks that cannot write files agree to pack into memory.
+TEST(PackedCacheOfRanks, WithoutAFolderIsInMemory) {
+  EngineOptions options;
+  options.model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
+  options.backend = ops::select_host_backend().name;
+  options.kv_cache_memory_bytes = 16 << 20;
+  options.max_num_seqs = 64;
+  options.packed_cache = "/dev/null/packed";
+  options.tensor_parallel_size = 2;
+  RankGroup group(options);
+  EXPECT_EQ(group.model().packed, nullptr);
+  int rows = 0;
+  for_each_logits(group.runner(), group.plan(), options.block_size, std::vector<int32_t>{1, 2, 3}, 16,
+                  [&](int, std::span<const float>) { ++rows; });
+  EXPECT_EQ(rows, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PackedCache, ::testing::ValuesIn(golden_names(arch_goldens())),

@@ -201,7 +201,6 @@ TEST(Ranks, RefuseWhatTheyCannotDo) {
     return "no error";
   };
   const std::string cannot = " cannot be used with --tensor-parallel-size 2: ";
-  EXPECT_TRUE(error([](EngineOptions& o) { o.packed_cache = "x"; }).starts_with("--packed-cache" + cannot));
   EXPECT_TRUE(error([](EngineOptions& o) { o.numa = "3"; }).starts_with("--numa 3" + cannot));
   // This program cannot be started as a rank.
   EXPECT_TRUE(error([](EngineOptions&) {}).starts_with("--tensor-parallel-size: only the sluice program"));
