@@ -15,10 +15,8 @@ std::vector<bool> read_sliding(const Config& config, DecoderSpec& s) {
   if (!pattern.empty() && pattern.size() != s.layers.size()) {
     config.refuse("hybrid_layer_pattern", fmt::format("has {} entries for {} layers", pattern.size(), s.depth()));
   }
-  // In published files, one key counts only the tokens before a row's own; the other counts all.
-  const int before = config.get("sliding_window_size", 0);
-  const int window = before > 0 ? before + 1 : config.get("sliding_window", 129);
-  config.ignore("sliding_window");
+  // Published files have both keys. transformers, vLLM and llama.cpp count a row's own token among them.
+  const int window = config.get("sliding_window", config.get("sliding_window_size", 128));
   config.ignore("attention_chunk_size");
   return read_windows(config, s, window, [&](int i) {
     return pattern.empty() ? i > 0 && (i + 1) % 6 != 0 : pattern[static_cast<size_t>(i)] != 0;
