@@ -11,33 +11,28 @@ namespace sluice::models::grok {
 namespace {
 
 struct GrokMoeSpec {
-  MoeSpec moe{};            // without a router
-  float router_cap = 0.0f;  // > 0: soft cap on the router's logits
-  std::string experts;      // name of the experts and their router
-  MlpSpec mlp{};            // inner > 0: its results are added to the experts', and the sum is multiplied by sqrt(1/2)
+  MoeSpec moe{};
+  std::string experts;  // name of the experts and their router
+  MlpSpec mlp{};        // inner > 0: its results are added to the experts', and the sum is multiplied by sqrt(1/2)
 };
 
 class GrokMoe final : public FeedForward {
  public:
   GrokMoe(const Weights& layer, const GrokMoeSpec& s, int hidden)
-      : spec_(s),
-        hidden_(hidden),
-        router_(layer / s.experts, {{"gate", s.moe.experts}}, hidden, false),
-        moe_(layer / s.experts, s.moe, hidden) {
+      : spec_(s), hidden_(hidden), moe_(layer / s.experts, s.moe, hidden) {
     if (s.mlp.inner > 0) mlp_ = Mlp(layer / "mlp", s.mlp, hidden);
   }
 
   int64_t floats_per_token() const override {
     const int64_t mlp = spec_.mlp.inner > 0 ? Mlp::floats_per_token(spec_.mlp) : 0;
-    return spec_.moe.experts + std::max(Moe::floats_per_token(spec_.moe, hidden_), mlp);
+    return std::max(Moe::floats_per_token(spec_.moe, hidden_), mlp);
   }
 
-  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const override {
-    const Tensor logits = router_(c, x);
-    if (spec_.router_cap > 0) ops::map(c, logits, ops::Map::kSoftCap, spec_.router_cap);
-    if (spec_.mlp.inner == 0) return moe_(c, out, x, logits, accumulate);
+  void operator()(ops::Ctx& c, std::span<const Tensor>, const Tensor& out, const Tensor& x,
+                  bool accumulate) const override {
+    if (spec_.mlp.inner == 0) return moe_(c, out, x, accumulate);
     CHECK(!accumulate, "the norm of the sum follows");
-    moe_(c, out, x, logits, false);
+    moe_(c, out, x, false);
     mlp_(c, out, x, true);
     ops::map(c, out, ops::Map::kScale, std::numbers::sqrt2_v<float> / 2);
   }
@@ -45,7 +40,6 @@ class GrokMoe final : public FeedForward {
  private:
   GrokMoeSpec spec_;
   int64_t hidden_;
-  Linear router_;
   Moe moe_;
   Mlp mlp_;
 };
@@ -67,14 +61,14 @@ GrokMoeSpec read_moe(const Config& config, DecoderSpec& s, bool second) {
   read_experts(config, s, config.has("num_local_experts") ? "num_local_experts" : "num_experts", "num_experts_per_tok",
                read_positive(config, "moe_intermediate_size", inner));
   MoeSpec& m = s.moe;
-  m.router = "";
+  m.router = "gate";
+  m.logit_cap = read_cap(config, "router_logit_softcapping", 0.0);
   // The weights of the chosen experts are their shares of all experts' probability. They do not add up to one.
   m.normalize = false;
   m.gate = second ? "w1" : "linear";
   m.up = second ? "w3" : "linear_v";
   m.down = second ? "w2" : "linear_1";
   spec.moe = m;
-  spec.router_cap = read_cap(config, "router_logit_softcapping", 0.0);
   spec.experts = second ? "block_sparse_moe" : "moe_block";
   if (second) spec.mlp = s.mlp;
   return spec;
