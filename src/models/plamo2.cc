@@ -93,6 +93,7 @@ class Mixer final : public TokenMixer {
   // The tensor stores each head's gate and input together.
   static std::vector<RowRange> in_rows(const MixerSpec& s) {
     std::vector<RowRange> rows;
+    rows.reserve(2 * static_cast<size_t>(s.heads));
     for (int i = 0; i < 2 * s.heads; ++i)
       rows.push_back({(2 * (i % s.heads) + i / s.heads) * int64_t{s.head_dim}, s.head_dim});
     return rows;
