@@ -109,7 +109,7 @@ std::vector<RowMover::Done> RankRows::take_done() {
       all.insert(all.end(), failed.begin(), failed.end());
       if (--found->second.ranks > 0) continue;
       std::ranges::sort(all);
-      all.erase(std::ranges::unique(all).begin(), all.end());
+      all.erase(std::unique(all.begin(), all.end()), all.end());
       done.push_back({.transfer = transfer, .failed = std::move(all)});
       open_.erase(found);
     }
