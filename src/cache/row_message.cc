@@ -20,8 +20,9 @@ constexpr uint32_t kProtocolVersion = 1;  // also of the order of values within 
 
 template <class T>
 void append(std::vector<std::byte>& message, const T* values, size_t count) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(values);
-  message.insert(message.end(), bytes, bytes + count * sizeof(T));
+  const size_t at = message.size();
+  message.resize(at + count * sizeof(T));
+  if (count > 0) std::memcpy(message.data() + at, values, count * sizeof(T));
 }
 
 std::vector<std::byte> message_of(MessageKind kind, uint64_t transfer, size_t size) {
