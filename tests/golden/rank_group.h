@@ -2,13 +2,28 @@
 // one thread may wait for kernels of another. The caller is rank 0. Without options for ranks it is this process alone.
 #pragma once
 
+#include <fmt/core.h>
+
+#include <cstdlib>
 #include <memory>
 
 #include "golden/rank_threads.h"
+#include "support/sanitized.h"
 
 namespace sluice {
 
 inline constexpr const char* kRankCommand = "rank";  // with it main() of ranks_test.cc is another rank
+
+// SLUICE_TEST_MOST_RANKS leaves out the ways with more ranks, which take most of the time.
+inline int most_ranks() {
+  static const int most = [] {
+    const char* given = std::getenv("SLUICE_TEST_MOST_RANKS");
+    if (given == nullptr) return kSanitized ? 2 : Communicator::kMostRanks;
+    fmt::print("ways with more than {} ranks are left out (SLUICE_TEST_MOST_RANKS)\n", given);
+    return std::atoi(given);
+  }();
+  return most;
+}
 
 class RankGroup {
  public:

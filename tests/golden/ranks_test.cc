@@ -212,22 +212,11 @@ bool has_experts(const std::string& name) {
   return text.find("expert") != std::string::npos || text.find("moe") != std::string::npos;
 }
 
-// Every layer of a later loop reads the keys and values of the first loop's, so no stage can begin between them.
-bool has_one_stage(const std::string& name) { return name.starts_with("iquest_loop_coder"); }
-
 std::vector<std::string> rank_backends() {
   std::vector<std::string> names{std::string(ops::select_host_backend().name)};
   const ops::Backend& best = ops::select_backend();
   if (best.name != names[0] && best.can.collectives) names.emplace_back(best.name);
   return names;
-}
-
-// SLUICE_TEST_MOST_RANKS leaves out the ways with more ranks, which take most of the time.
-int most_ranks() {
-  const char* most = std::getenv("SLUICE_TEST_MOST_RANKS");
-  if (most == nullptr) return kSanitized ? 2 : Communicator::kMostRanks;
-  fmt::print("ways with more than {} ranks are left out (SLUICE_TEST_MOST_RANKS)\n", most);
-  return std::atoi(most);
 }
 
 // Every architecture in every way that differs for it.
