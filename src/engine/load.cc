@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -684,26 +684,23 @@ namespace {
 // alike.
 template <class F>
 void on_all_ranks(Communicator* ranks, F&& work) {
-  std::optional<PackedFileError> error;
-  const int size = ranks != nullptr ? ranks->size() : 1, own = ranks != nullptr ? ranks->rank() : 0;
-  for (int turn = 0; turn < size; ++turn) {
+  if (ranks == nullptr) return work();
+  std::exception_ptr error;
+  for (int turn = 0; turn < ranks->size(); ++turn) {
     try {
-      if (turn == own) work();
-    } catch (const PackedFileError& e) {
-      error = e;
+      if (turn == ranks->rank()) work();
+    } catch (const PackedFileError&) {
+      error = std::current_exception();
     }
-    if (ranks != nullptr) ranks->barrier();
+    ranks->barrier();
   }
-  if (ranks != nullptr) {
-    const std::byte failed{error.has_value()};
-    std::vector<std::byte> all(static_cast<size_t>(ranks->size()));
-    ranks->all_gather(std::span(&failed, 1), all);
-    const auto first = std::ranges::find(all, std::byte{1});
-    if (!error && first != all.end()) {
-      error.emplace(ErrorCode::kInternal, fmt::format("rank {} cannot use its file", first - all.begin()));
-    }
-  }
-  if (error) throw *error;
+  const std::byte failed{error != nullptr};
+  std::vector<std::byte> all(static_cast<size_t>(ranks->size()));
+  ranks->all_gather(std::span(&failed, 1), all);
+  if (error) std::rethrow_exception(error);
+  const auto first = std::ranges::find(all, std::byte{1});
+  if (first == all.end()) return;
+  throw PackedFileError(ErrorCode::kInternal, fmt::format("rank {} cannot use its file", first - all.begin()));
 }
 
 // Loads the model. If the options name a folder for packed weights, the weights are in a file there. Throws
