@@ -17,16 +17,15 @@ constexpr size_t kNoteAlignment = 4;
 
 size_t aligned(size_t bytes) { return (bytes + kNoteAlignment - 1) / kNoteAlignment * kNoteAlignment; }
 
-std::string find_build_id(std::string_view notes) {
+// The bytes of the ID; empty: the notes have none.
+std::string_view find_build_id(std::string_view notes) {
   while (notes.size() > sizeof(ElfW(Nhdr))) {
     ElfW(Nhdr) note;
     std::memcpy(&note, notes.data(), sizeof note);
     const size_t name = sizeof note, id = name + aligned(note.n_namesz), end = id + aligned(note.n_descsz);
     if (end > notes.size()) break;
     if (note.n_type == NT_GNU_BUILD_ID && notes.substr(name, note.n_namesz) == std::string_view("GNU", 4)) {
-      std::string text;
-      for (const char byte : notes.substr(id, note.n_descsz)) text += fmt::format("{:02x}", static_cast<uint8_t>(byte));
-      return text;
+      return notes.substr(id, note.n_descsz);
     }
     notes.remove_prefix(end);
   }
@@ -35,12 +34,13 @@ std::string find_build_id(std::string_view notes) {
 
 struct Search {
   uintptr_t code = 0;  // an address inside the object to find
-  std::string found{};
+  std::string_view found{};
 };
 
+// Allocates nothing: an exception cannot pass through dl_iterate_phdr.
 int visit_object(dl_phdr_info* object, size_t, void* data) {
   auto& search = *static_cast<Search*>(data);
-  std::string id;
+  std::string_view id;
   bool ours = false;
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];
@@ -50,7 +50,7 @@ int visit_object(dl_phdr_info* object, size_t, void* data) {
       id = find_build_id({reinterpret_cast<const char*>(begin), segment.p_memsz});
     }
   }
-  if (ours) search.found = std::move(id);
+  if (ours) search.found = id;
   return ours ? 1 : 0;
 }
 
@@ -59,7 +59,9 @@ int visit_object(dl_phdr_info* object, size_t, void* data) {
 std::string build_id() {
   Search search{.code = reinterpret_cast<uintptr_t>(&visit_object)};
   dl_iterate_phdr(visit_object, &search);
-  return search.found;
+  std::string text;
+  for (const char byte : search.found) text += fmt::format("{:02x}", static_cast<uint8_t>(byte));
+  return text;
 }
 
 }  // namespace sluice
