@@ -43,7 +43,9 @@ std::optional<SpeculativeOptions> parse_speculative_config(const std::string& te
   const Json values = read_object(text);
   for (const auto& [key, value] : values.items()) {
     if (key == "method") {
-      if (value != "ngram") fail(fmt::format("method: unknown value {} (expected one of: \"ngram\")", value.dump()));
+      const auto* name = value.get_ptr<const std::string*>();
+      if (name == nullptr || *name != "ngram")
+        fail(fmt::format("method: unknown value {} (expected one of: \"ngram\")", value.dump()));
       named = true;
     } else if (key == "num_speculative_tokens") {
       out.tokens = read_integer(key, value, kMostTokens);
