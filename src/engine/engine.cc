@@ -405,6 +405,7 @@ class EngineImpl final : public TextEngine {
     if (wait && rows_ != nullptr) move_rows();  // of the last step
     std::vector<Command> commands = inbox_.take(wait, wake_time());
     beat();
+    if (wait) scheduler_.expire();
     for (Command& command : commands) {
       if (auto* c = std::get_if<Submit>(&command)) begin(std::move(*c));
       if (const auto* c = std::get_if<EndEarly>(&command)) frontend_.post(ends_of(c->id, c->n, c->finish));
@@ -423,7 +424,7 @@ class EngineImpl final : public TextEngine {
     }
     if (rows_ != nullptr && (wait || !commands.empty() || rows_->busy_elsewhere())) move_rows();
     const bool idle = scheduler_.idle();
-    if (!commands.empty()) frontend_.post(scheduler_.drain());
+    if (wait || !commands.empty()) frontend_.post(scheduler_.drain());
     if (idle) publish_gauges(0);
     return idle;
   }

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "sluice/error.h"
@@ -204,7 +205,11 @@ TcpListener::~TcpListener() { ::close(socket_); }
 std::unique_ptr<ByteStream> TcpListener::accept(milliseconds limit) {
   if (!wait_for(socket_, POLLIN, limit)) return nullptr;
   Socket socket(::accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (socket.fd() < 0) return nullptr;
+  if (socket.fd() < 0) {
+    // Without descriptors the connection stays in the queue, and poll() would return at once.
+    if (errno != EAGAIN && errno != EINVAL) std::this_thread::sleep_for(std::min(limit, milliseconds(100)));
+    return nullptr;
+  }
   return std::make_unique<TcpStream>(std::move(socket));
 }
 

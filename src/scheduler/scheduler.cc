@@ -94,7 +94,7 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
 
 ScheduledBatch Scheduler::next() {
   CHECK(in_flight_ <= 1, "{} steps are not committed", in_flight_);
-  expire_deadlines();
+  expire();
   BatchBuilder builder(pools_, std::exchange(spare_, {}), steps_ + 1);
   if (!repeat(builder)) {
     builder.clear();
@@ -142,7 +142,7 @@ bool Scheduler::repeat(BatchBuilder& builder) {
   return true;
 }
 
-void Scheduler::expire_deadlines() {
+void Scheduler::expire() {
   if (!next_deadline()) return;
   const auto now = options_.clock();
   pools_.sessions.expire(now);

@@ -158,6 +158,8 @@ class Scheduler {
   // before the step in flight is committed. At most one step may be in flight; a step that is not empty must be
   // committed.
   ScheduledBatch next();
+  // Ends requests and sessions whose time is over; next() does so as well.
+  void expire();
   // Takes the results of the oldest step in flight, one per part. A result with an error ends its choice with
   // FinishReason::kError; the others go on.
   void commit(ScheduledBatch step, std::span<StepResult> results);
@@ -172,8 +174,8 @@ class Scheduler {
   void end_session(const std::string& session) { pools_.sessions.end(session); }
   SessionStats session_stats() const { return pools_.sessions.stats(); }
 
-  // The earliest deadline of requests, sessions and exports, if there is one: next() and take_transfers() are due then
-  // even without other work.
+  // The earliest deadline of requests, sessions and exports, if there is one: expire() and take_transfers() are due
+  // then even without other work.
   std::optional<std::chrono::steady_clock::time_point> next_deadline() const;
   SchedulerStats stats() const;
   const DraftStats& draft_stats() const { return drafts_; }
@@ -200,7 +202,6 @@ class Scheduler {
 
  private:
   // Building a step.
-  void expire_deadlines();
   bool repeat(BatchBuilder& builder);
   bool decodes_all(const ScheduledBatch& step) const;
   enum class Work : uint8_t { kDecode, kJump, kPrefill };  // in the order of a step

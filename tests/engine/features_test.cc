@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 #include <map>
 #include <random>
 #include <string>
@@ -374,6 +375,27 @@ TEST(JumpAhead, SavesSteps) {
       expect_valid(request, engine, {without}, false);
     }
   }
+}
+
+// The engine's thread must neither sleep past the end of a session nor wait for it without sleep.
+TEST(Sessions, EndWhileNothingRuns) {
+  Engine& engine = engine_for(kReuse);
+  Request request = base_request(engine);
+  request.session = "short";
+  request.session_ttl = std::chrono::milliseconds(50);
+  const auto expired = [&] {
+    for (const MetricFamily& family : engine.metrics()) {
+      if (family.name == "sluice:sessions_lost") return family.samples.at(0).value;  // by time
+    }
+    return -1.0;
+  };
+  const double before = expired();
+  run_alone(engine, request);
+  for (int i = 0; i < 200 && expired() <= before; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_GT(expired(), before);
+  const clock_t busy = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(std::clock() - busy, CLOCKS_PER_SEC / 10) << "the process works while nothing is to be done";
 }
 
 // A text that goes round in a circle is guessed right.
