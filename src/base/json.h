@@ -32,6 +32,16 @@ inline void nlohmann::ordered_json::json_value::destroy(value_t t) {
   }
 }
 
+// The library's comparison with a literal makes a value of it, which takes memory, and may not throw: where memory is
+// short, it ends the process. This one allocates nothing.
+namespace nlohmann {
+inline bool operator==(const ordered_json& value, const char* text) {
+  const auto* own = value.get_ptr<const ordered_json::string_t*>();
+  return own != nullptr && *own == text;
+}
+inline bool operator!=(const ordered_json& value, const char* text) { return !(value == text); }
+}  // namespace nlohmann
+
 namespace sluice {
 
 struct JsonLimits {

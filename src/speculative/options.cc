@@ -19,7 +19,7 @@ constexpr int kUsualLookup = 5;   // vLLM's default
 
 int read_integer(const std::string& key, const Json& value, int most) {
   if (!value.is_number_integer() || value < 1 || value > most) {
-    fail(fmt::format("{}: expected an integer from 1 to {}, not {}", key, most, value.dump()));
+    fail(fmt::format("{}: expected an integer from 1 to {}, not {}", key, most, dump_json(value)));
   }
   return value.get<int>();
 }
@@ -43,9 +43,8 @@ std::optional<SpeculativeOptions> parse_speculative_config(const std::string& te
   const Json values = read_object(text);
   for (const auto& [key, value] : values.items()) {
     if (key == "method") {
-      const auto* name = value.get_ptr<const std::string*>();
-      if (name == nullptr || *name != "ngram")
-        fail(fmt::format("method: unknown value {} (expected one of: \"ngram\")", value.dump()));
+      if (value != "ngram")
+        fail(fmt::format("method: unknown value {} (expected one of: \"ngram\")", dump_json(value)));
       named = true;
     } else if (key == "num_speculative_tokens") {
       out.tokens = read_integer(key, value, kMostTokens);

@@ -129,8 +129,7 @@ std::vector<Json> SpecialTokens::special() const {
   std::vector<Json> tokens;
   const auto add = [&](const Field& field) {
     Json token = token_of(field, true);
-    const auto* text = token["content"].get_ptr<const std::string*>();  // comparing JSON with a literal may not throw
-    if (text == nullptr || !text->empty()) tokens.push_back(std::move(token));
+    if (token["content"] != "") tokens.push_back(std::move(token));
   };
   for (const std::string_view name : kNames) {
     if (const Json* value = find_named(name)) add(Field(*value, config_path_, std::string(name)));

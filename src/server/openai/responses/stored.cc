@@ -30,7 +30,7 @@ std::string_view id_of(const Call& call, std::string_view what) {
   return id;
 }
 
-bool in_progress(const Json& body) { return body.at("status").get_ref<const std::string&>() == "in_progress"; }
+bool in_progress(const Json& body) { return body.at("status") == "in_progress"; }
 
 // Gives a response in progress its end.
 void end(Json& body, std::string_view status, std::string_view error = {}) {
