@@ -58,14 +58,8 @@ class DifferentialAttention final : public TokenMixer {
     const int64_t q_width = spec_.q_width(), kv_width = spec_.kv_width();
     const Tensor qkv = qkv_(c, x);
     const Tensor q = qkv.slice_columns(0, q_width);
-    ops::rope_store(c, {.q = q,
-                        .k = qkv.slice_columns(q_width, kv_width),
-                        .v = qkv.slice_columns(q_width + kv_width, 2 * kv_width),
-                        .cos_sin = step.rope->cos_sin,
-                        .k_cache = step.kv->k,
-                        .v_cache = step.kv->v,
-                        .positions = step.rope->rows,
-                        .slots = step.slots()});
+    ops::rope_store(
+        c, step.rotation(q, qkv.slice_columns(q_width, kv_width), qkv.slice_columns(q_width + kv_width, 2 * kv_width)));
     const Tensor mixed = c.arena.take(&kFloat32, {x.rows(), 2 * q_width});
     ops::AttentionArgs args = step.attention(mixed, q);
     args.heads = spec_.heads;

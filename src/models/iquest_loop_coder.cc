@@ -59,14 +59,8 @@ class LoopAttention final : public TokenMixer {
     const int64_t q_width = spec_.q_width(), kv_width = spec_.kv_width();
     const Tensor qkv = qkv_(c, x);
     const Tensor q = qkv.slice_columns(0, q_width);
-    ops::rope_store(c, {.q = q,
-                        .k = qkv.slice_columns(q_width, kv_width),
-                        .v = qkv.slice_columns(q_width + kv_width, kv_width),
-                        .cos_sin = step.rope->cos_sin,
-                        .k_cache = step.kv->k,
-                        .v_cache = step.kv->v,
-                        .positions = step.rope->rows,
-                        .slots = step.slots()});
+    ops::rope_store(
+        c, step.rotation(q, qkv.slice_columns(q_width, kv_width), qkv.slice_columns(q_width + kv_width, kv_width)));
     const Tensor own = c.arena.take(&kFloat32, {x.rows(), q_width});
     attend(c, step, own, q, step.earlier_kv != nullptr ? window_ : 0);
     if (step.earlier_kv == nullptr) return out_.into(c, out, own, accumulate);

@@ -63,14 +63,7 @@ class MixtureOfAttention final : public TokenMixer {
   // Attends separately for each choice, because the heads of each choice meet the kv heads in the same order.
   void attend(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& kv, const Tensor& mixed) const {
     const int64_t width = spec_.width();
-    ops::rope_store(c, {.q = q,
-                        .k = kv.slice_columns(0, width),
-                        .v = kv.slice_columns(width, width),
-                        .cos_sin = step.rope->cos_sin,
-                        .k_cache = step.kv->k,
-                        .v_cache = step.kv->v,
-                        .positions = step.rope->rows,
-                        .slots = step.slots()});
+    ops::rope_store(c, step.rotation(q, kv.slice_columns(0, width), kv.slice_columns(width, width)));
     for (int j = 0; j < spec_.routing.top_k; ++j) {
       ops::AttentionArgs args =
           step.attention(mixed.slice_columns(j * width, width), q.slice_columns(j * width, width));

@@ -144,14 +144,7 @@ class HybridLayer final : public TokenMixer {
     q_.add_to(c, q, in);
     k_.add_to(c, k, in);
     v_.add_to(c, v, in);
-    ops::rope_store(c, {.q = q,
-                        .k = k,
-                        .v = v,
-                        .cos_sin = step.rope != nullptr ? step.rope->cos_sin : Tensor(),
-                        .k_cache = step.kv->k,
-                        .v_cache = step.kv->v,
-                        .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
-                        .slots = step.slots()});
+    ops::rope_store(c, step.rotation(q, k, v));
     const Tensor mixed = c.arena.take(&kFloat32, q.shape);
     ops::AttentionArgs args = step.attention(mixed, q);
     args.heads = spec_.attention.heads, args.scale = spec_.attention.scale;

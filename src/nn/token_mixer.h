@@ -35,6 +35,16 @@ struct TokenMixerStep {
     return args;
   }
 
+  // For ops::rope_store: rotates queries and keys in place, if the layer has a rotation, and stores keys and values.
+  ops::RopeStoreArgs rotation(const Tensor& q, const Tensor& k, const Tensor& v) const {
+    ops::RopeStoreArgs args;
+    args.q = q, args.k = k, args.v = v;
+    args.cos_sin = rope != nullptr ? rope->cos_sin : Tensor();
+    args.positions = rope != nullptr ? rope->rows : batch.positions;
+    args.k_cache = kv->k, args.v_cache = kv->v, args.slots = slots();
+    return args;
+  }
+
   // Where the layer's keys and values are read and written.
   Indices slots() const { return batch.slots_of(kv->group); }
   Indices block_table() const { return batch.block_table_of(kv->group); }

@@ -175,15 +175,8 @@ Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden, const
 
 void Attention::rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& k,
                                  const Tensor& v) const {
-  ops::RopeStoreArgs args{.q = q,
-                          .k = k,
-                          .v = v,
-                          .cos_sin = step.rope != nullptr ? step.rope->cos_sin : Tensor(),
-                          .interleaved = spec_.interleaved_rope,
-                          .k_cache = step.kv->k,
-                          .v_cache = step.kv->v,
-                          .positions = step.rope != nullptr ? step.rope->rows : step.batch.positions,
-                          .slots = step.slots()};
+  ops::RopeStoreArgs args = step.rotation(q, k, v);
+  args.interleaved = spec_.interleaved_rope;
   if (rotation_normalizes(step)) args.q_norm = q_norm_.of_heads(), args.k_norm = k_norm_.of_heads();
   const bool norm_after = spec_.qk_norm == QkNorm::kHeadAfterRope;
   if (!norm_after && !spec_.shared_kv && step.query_rope == nullptr) return ops::rope_store(c, args);
