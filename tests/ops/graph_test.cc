@@ -10,11 +10,15 @@ struct Sizes {
   int most_keys = 320;                             // most keys of a sequence, a multiple of 16
   DType weights = &kBFloat16, plain = &kBFloat16;  // types of the matrices; of the embedding, the head and the cache
   bool bias = false, head_norms = false;
+  int experts = 0, top_k = 0;  // 0: one MLP
+  bool normalized = true;      // weights of experts
 
   std::string str() const {
     return fmt::format(
-        "{} rows, up to {} keys, hidden {}, heads {}/{} of {}, inner {}, vocab {}, {} ({}), bias {}, head norms {}",
-        rows, most_keys, hidden, heads, kv_heads, head_dim, inner, vocab, weights->name, plain->name, bias, head_norms);
+        "{} rows, up to {} keys, hidden {}, heads {}/{} of {}, inner {}, vocab {}, {} ({}), bias {}, head norms {}, "
+        "{} of {} experts, normalized {}",
+        rows, most_keys, hidden, heads, kv_heads, head_dim, inner, vocab, weights->name, plain->name, bias, head_norms,
+        top_k, experts, normalized);
   }
 };
 
@@ -35,12 +39,16 @@ struct Matrix {
   Buffer storage;
 };
 
+// The outputs of the matrices of all experts, or of one MLP.
+int64_t stacked(int experts, int64_t n) { return experts > 0 ? experts * stacked_outputs(n) : n; }
+
 struct Layer {
   Layer(const Sizes& s, int blocks, std::mt19937& random)
       : qkv(s.weights, (s.heads + 2 * s.kv_heads) * s.head_dim, s.hidden, random),
         out(s.weights, s.hidden, s.heads * s.head_dim, random),
-        gate_up(s.weights, 2 * s.inner, s.hidden, random),
-        down(s.weights, s.hidden, s.inner, random),
+        gate_up(s.weights, stacked(s.experts, 2 * s.inner), s.hidden, random),
+        down(s.weights, stacked(s.experts, s.hidden), s.inner, random),
+        router(s.plain, std::max(s.experts, 1), s.hidden, random),
         norms(&kFloat32, {2, s.hidden}),
         head_norm(&kFloat32, {1, s.head_dim}),
         bias(&kFloat32, {1, (s.heads + 2 * s.kv_heads) * s.head_dim}),
@@ -48,7 +56,7 @@ struct Layer {
         v_cache(s.plain, {blocks, s.kv_heads, 16, s.head_dim}) {
     for (Owned* tensor : {&norms, &head_norm, &bias, &k_cache, &v_cache}) tensor->fill(random);
   }
-  Matrix qkv, out, gate_up, down;
+  Matrix qkv, out, gate_up, down, router;
   Owned norms, head_norm, bias, k_cache, v_cache;
 };
 
@@ -66,8 +74,17 @@ class Decoder {
         last_(x_),
         qkv_(&kFloat32, {s.rows, (s.heads + 2 * s.kv_heads) * s.head_dim}),
         mixed_(&kFloat32, {s.rows, s.heads * s.head_dim}),
-        gate_up_(&kFloat32, {s.rows, 2 * s.inner}),
-        gated_(&kFloat32, {s.rows, s.inner}),
+        gate_up_(&kFloat32, {s.rows * std::max(s.top_k, 1), 2 * s.inner}),
+        gated_(&kFloat32, {s.rows * std::max(s.top_k, 1), s.inner}),
+        router_logits_(&kFloat32, {s.rows, std::max(s.experts, 1)}),
+        chosen_(&kInt32, {s.rows, std::max(s.top_k, 1)}),
+        weights_(&kFloat32, {s.rows, std::max(s.top_k, 1)}),
+        entries_(&kInt32, {s.rows * std::max(s.top_k, 1)}),
+        rows_(entries_),
+        places_(entries_),
+        expert_starts_(&kInt32, {s.experts + 1}),
+        summands_(&kFloat32, {s.rows * std::max(s.top_k, 1), s.hidden}),
+        gathered_(summands_),
         logits_(&kFloat32, {s.rows, s.vocab}) {
     const int stride = s.most_keys / 16;
     for (int i = 0; i < s.layers; ++i) layers_.emplace_back(s, s.rows * stride, random);
@@ -87,14 +104,17 @@ class Decoder {
 
   void pack(Ctx& ctx) {
     for (Layer& l : layers_) {
-      for (Matrix* m : {&l.qkv, &l.out, &l.gate_up, &l.down}) m->pack(ctx);
+      for (Matrix* m : {&l.qkv, &l.out, &l.gate_up, &l.down, &l.router}) m->pack(ctx);
     }
     head_.pack(ctx);
   }
 
   void forward(Ctx& c) const {
     embed(c, x_, embedding_, indices(ids_));
-    for (const Layer& l : layers_) attend(c, l), feed_forward(c, l);
+    for (const Layer& l : layers_) {
+      attend(c, l);
+      s_.experts > 0 ? run_experts(c, l) : feed_forward(c, l);
+    }
     gather_rows(c, last_, x_, indices(all_));
     rms_norm(c, last_, last_, norm_->f32(), 1e-5f);
     matmul(c, {.out = logits_, .x = last_, .weight = &head_.weight});
@@ -147,10 +167,32 @@ class Decoder {
     matmul(c, {.out = x_, .x = gated_, .weight = &l.down.weight, .accumulate = true});
   }
 
+  void run_experts(Ctx& c, const Layer& l) const {
+    rms_norm(c, normed_, x_, l.norms.row(1), 1e-5f);
+    matmul(c, {.out = router_logits_, .x = normed_, .weight = &l.router.weight});
+    route(c, {.experts = chosen_,
+              .weights = weights_,
+              .logits = router_logits_,
+              .routing = {.top_k = s_.top_k, .normalize = s_.normalized}});
+    group_by_expert(
+        c, {.experts = chosen_, .entries = entries_, .rows = rows_, .places = places_, .starts = expert_starts_});
+    expert_matmul(c, {.out = gate_up_,
+                      .x = normed_,
+                      .rows = rows_,
+                      .gathered = gathered_,
+                      .starts = expert_starts_,
+                      .weight = &l.gate_up.weight});
+    glu(c, gated_, gate_up_, Activation::kSilu);
+    expert_matmul(c, {.out = summands_, .x = gated_, .starts = expert_starts_, .weight = &l.down.weight});
+    combine(c, {.out = x_, .x = summands_, .weights = weights_, .places = places_, .accumulate = true});
+  }
+
   const Sizes s_;
   Owned embedding_, cos_sin_, norm_;
   Matrix head_;
-  Owned x_, normed_, last_, qkv_, mixed_, gate_up_, gated_, logits_;
+  Owned x_, normed_, last_, qkv_, mixed_, gate_up_, gated_;
+  Owned router_logits_, chosen_, weights_, entries_, rows_, places_, expert_starts_, summands_, gathered_;
+  Owned logits_;
   std::vector<Layer> layers_;
   Ints ids_, kv_len_, positions_, starts_, slots_, table_, all_;
 };
@@ -181,11 +223,18 @@ TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
        .head_norms = true},
   };
   all[1].weights = &kFloat16;
+  // Experts: of one row, whose inputs need padding or not; of several rows.
+  all.push_back({.inner = 48, .experts = 4, .top_k = 2});
+  all.push_back({.hidden = 512, .heads = 4, .head_dim = 64, .inner = 768, .experts = 60, .top_k = 8});
+  all.push_back({.hidden = 256, .inner = 80, .head_norms = true, .experts = 200, .top_k = 3, .normalized = false});
+  all.push_back({.rows = 2, .hidden = 256, .inner = 256, .experts = 8, .top_k = 2});
   for (const auto& [type, kernels] : device.ctx.ops.matmul) {
     if (type->block_size == 1 || type->encode == nullptr) continue;
     all.push_back({.hidden = 256, .heads = 2, .kv_heads = 1, .head_dim = 128, .inner = 768, .weights = type});
     all.push_back(
         {.rows = 4, .hidden = 512, .heads = 8, .kv_heads = 2, .head_dim = 64, .inner = 1280, .weights = type});
+    all.push_back(
+        {.hidden = 256, .heads = 2, .head_dim = 128, .inner = 768, .weights = type, .experts = 6, .top_k = 2});
   }
   for (const Sizes& sizes : all) {
     SCOPED_TRACE(sizes.str());

@@ -213,6 +213,22 @@ void matmul_op(ops::Queue& queue, const ops::MatmulArgs& args) {
       [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
 }
 
+void route_op(ops::Queue& queue, const ops::RouteArgs& args) {
+  take_or_launch(
+      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.route(args, fallback); },
+      [=](const Launch& l) { route(l, args); });
+}
+void group_by_expert_op(ops::Queue& queue, const ops::GroupByExpertArgs& args) {
+  take_or_launch(
+      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.group_by_expert(args, fallback); },
+      [=](const Launch& l) { group_by_expert(l, args); });
+}
+void combine_op(ops::Queue& queue, const ops::CombineArgs& args) {
+  take_or_launch(
+      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.combine(args, fallback); },
+      [=](const Launch& l) { combine(l, args); });
+}
+
 // The type that norms and gates write instead of fp32 before a cuBLASLt matmul, see ops::input_type.
 DType input_type(const ops::Queue& queue, const ops::Weight& weight, int64_t rows) {
   const auto& own = static_cast<const Queue&>(queue);
@@ -237,21 +253,25 @@ void expert_matmul_op(ops::Queue& queue, const ops::MatmulKernels&, const ops::E
   const bool gathers = args.rows.data != nullptr;
   Tensor x = args.x;
   x.shape = Shape{args.out.rows(), args.weight->k};
-  finish(queue, [&](const Launch& l) {
-    matmul_by<arithmetic>(l, {.out = args.out,
-                              .x = x,
-                              .type = args.weight->dtype,
-                              .weight = args.weight->data,
-                              .n = n,
-                              .k = args.weight->k,
-                              .bias = args.bias,
-                              .matrices = static_cast<int>(args.starts.shape.elements()) - 1,
-                              .weight_rows = ops::stacked_outputs(n),
-                              .bias_step = n,
-                              .starts = args.starts.as<const int32_t>(),
-                              .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
-                              .rounding = args.weight->inputs});
-  });
+  const MatmulProblem p{.out = args.out,
+                        .x = x,
+                        .type = args.weight->dtype,
+                        .weight = args.weight->data,
+                        .n = n,
+                        .k = args.weight->k,
+                        .bias = args.bias,
+                        .matrices = static_cast<int>(args.starts.shape.elements()) - 1,
+                        .weight_rows = ops::stacked_outputs(n),
+                        .bias_step = n,
+                        .starts = args.starts.as<const int32_t>(),
+                        .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
+                        .rounding = args.weight->inputs};
+  take_or_launch(
+      queue,
+      [&](DecodeKernelBuilder& s, auto& fallback) {
+        return arithmetic == Arithmetic::kTensor && s.expert_matmul(p, fallback);
+      },
+      [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
 }
 
 template <Arithmetic arithmetic>
@@ -339,8 +359,11 @@ constexpr ops::OpTable op_table() {
                      .copy_rows = copy_rows_op,
                      .feed_sampled = feed_sampled_op,
                      .pooling = pooling_op,
+                     .route = route_op,
+                     .group_by_expert = group_by_expert_op,
                      .expert_matmul = expert_matmul_op<arithmetic>,
                      .head_matmul = head_matmul_op<arithmetic>,
+                     .combine = combine_op,
                      .lora_shrink = lora_op<arithmetic, lora_shrink, ops::LoraShrinkArgs>,
                      .lora_expand = lora_op<arithmetic, lora_expand, ops::LoraExpandArgs>,
                      .all_reduce = all_reduce_op,

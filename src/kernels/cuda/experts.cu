@@ -3,6 +3,7 @@
 // dependent loads and barriers.
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/route.cuh"
 #include "kernels/cuda/device/scan.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
@@ -10,7 +11,6 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr float kNever = -INFINITY;
 constexpr int kRouteWarps = 4;
 
 struct Ranked {
@@ -18,19 +18,8 @@ struct Ranked {
   int index;
 };
 
-// Maps values to integers in the same order: NaN is the least, both zeros are equal.
-__device__ uint32_t order_of(float value) {
-  const float x = isnan(value) ? kNever : value == 0.0f ? 0.0f : value;
-  const uint32_t bits = __float_as_uint(x);
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-}
-
 // The largest of a lane's share of scores[begin, end) that is not marked in `taken`; the first among equals. Order 0:
 // there is none.
-struct Candidate {
-  uint32_t order;
-  int index;
-};
 __device__ Candidate own_best(const float* scores, const bool* taken, int begin, int end) {
   Candidate best{0, 0};
 #pragma unroll 4
@@ -40,13 +29,6 @@ __device__ Candidate own_best(const float* scores, const bool* taken, int begin,
   }
   return best;
 }
-// The best of all lanes, the lowest index among equals. -1: all are taken.
-__device__ int best_index(const Candidate& own) {
-  const uint32_t largest = __reduce_max_sync(kFullWarp, own.order);
-  const uint32_t index = __reduce_min_sync(kFullWarp, own.order == largest ? own.index : ~0u);
-  return largest == 0 ? -1 : static_cast<int>(index);
-}
-
 // The best of scores[begin, end) that is not marked in `taken`. Index -1: all are taken.
 __device__ Ranked best_of(const float* scores, const bool* taken, int begin, int end) {
   const int index = best_index(own_best(scores, taken, begin, end));
@@ -229,76 +211,24 @@ __global__ void route_kernel(const __grid_constant__ RouteParams p, size_t bytes
   Router(p, at, row).run();
 }
 
-// Routing without groups, with a lane's share of the experts in registers. The code is short, because a decode step
-// runs it once per layer and waits for every instruction. Shared memory: [warps][top_k] scores.
+// Routing without groups, with a lane's share of the experts in registers. Shared memory: [warps][top_k] scores.
 template <int kShare>
-__global__ void route_in_registers(const __grid_constant__ RouteParams p) {
+__global__ void route_in_registers(const __grid_constant__ RouteParams p, const ExpertChoice r) {
   extern __shared__ float memory_of_scores[];
   wait_for_earlier();
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int64_t row = int64_t{blockIdx.x} * kRouteWarps + warp;
   if (row >= p.rows) return;
-  const ops::Routing& r = p.routing;
   const float* logits = p.logits + row * p.logits_stride;
-  const bool softmax = r.score == ops::Routing::Score::kSoftmax;
-  float scores[kShare], largest = kNever, sum = 0.0f;
-  bool spoiled = false;
+  float scores[kShare];
 #pragma unroll
-  for (int s = 0; s < kShare; ++s) {
-    const int i = s * kWarp + lane;
-    scores[s] = i < p.experts ? logits[i] : kNever;
-    largest = fmaxf(largest, scores[s]);
-    spoiled |= isnan(scores[s]);
-  }
-  largest = warp_max(largest);
-  if (__any_sync(kFullWarp, spoiled)) largest = NAN;
-#pragma unroll
-  for (int s = 0; s < kShare; ++s) {
-    const float power = expf(softmax ? scores[s] - largest : -scores[s]);
-    scores[s] = softmax ? power : 1.0f / (1.0f + power);
-    sum += s * kWarp + lane < p.experts ? scores[s] : 0.0f;
-  }
-  sum = warp_sum(sum);
-  uint32_t orders[kShare], taken = 0;
-#pragma unroll
-  for (int s = 0; s < kShare; ++s) {
-    const int i = s * kWarp + lane;
-    if (softmax) scores[s] /= sum;
-    orders[s] = 0;
-    if (i < p.experts) orders[s] = order_of(scores[s] + (p.correction != nullptr ? p.correction[i] : 0.0f));
-  }
-#pragma unroll 1
-  for (int j = 0; j < r.top_k; ++j) {
-    Candidate own{0, 0};
-#pragma unroll
-    for (int s = 0; s < kShare; ++s) {
-      if (orders[s] > own.order) own = {orders[s], s * kWarp + lane};
-    }
-    const int best = best_index(own);
-    if (best % kWarp != lane) continue;
-#pragma unroll
-    for (int s = 0; s < kShare; ++s) {
-      if (s == best / kWarp) orders[s] = 0;
-    }
-    taken |= 1u << best / kWarp;
-  }
+  for (int s = 0; s < kShare; ++s) scores[s] = s * kWarp + lane < p.experts ? logits[s * kWarp + lane] : kNever;
   float* chosen = memory_of_scores + warp * r.top_k;
-  int before = 0;
-#pragma unroll
-  for (int s = 0; s < kShare; ++s) {
-    const bool own = (taken >> s & 1) != 0;
-    const unsigned votes = __ballot_sync(kFullWarp, own);
-    const int j = before + __popc(votes & ((1u << lane) - 1));
-    if (own) p.experts_out[row * r.top_k + j] = s * kWarp + lane, chosen[j] = scores[s];
-    before += __popc(votes);
-  }
-  __syncwarp();
-  float scale = r.scale, all = 0.0f;
-  if (r.normalize) {
-    for (int j = 0; j < r.top_k; ++j) all += chosen[j];
-    scale /= all < r.smallest_sum ? r.smallest_sum : all;
-  }
-  for (int j = lane; j < r.top_k; j += kWarp) p.weights_out[row * p.weights_stride + j] = chosen[j] * scale;
+  choose_experts<kShare>(r, p.correction, p.experts, scores, [&](int j, int expert, float score) {
+    p.experts_out[row * r.top_k + j] = expert, chosen[j] = score;
+  });
+  const float factor = weight_factor(r, [&](int j) { return chosen[j]; });
+  for (int j = lane; j < r.top_k; j += kWarp) p.weights_out[row * p.weights_stride + j] = chosen[j] * factor;
 }
 
 // Writes starts[e], the sum of the counts below e. Called by the first warp.
@@ -466,14 +396,13 @@ void route(const Launch& l, const ops::RouteArgs& args) {
   const size_t bytes = row_bytes(experts, args.routing.groups);
   CHECK(bytes * kRouteWarps <= 48 << 10, "{} experts do not fit into shared memory", experts);
   const dim3 blocks(static_cast<unsigned>(pieces(rows, kRouteWarps)));
-  const bool grouped = args.routing.top_groups < args.routing.groups;
-  if (!grouped && args.routing.score != ops::Routing::Score::kSparseMixer && experts <= 8 * kWarp) {
+  if (chooses_without_groups(args.routing) && experts <= 8 * kWarp) {
     const size_t scores = sizeof(float) * kRouteWarps * static_cast<size_t>(args.routing.top_k);
     const auto kernel = experts <= kWarp       ? route_in_registers<1>
                         : experts <= 2 * kWarp ? route_in_registers<2>
                         : experts <= 4 * kWarp ? route_in_registers<4>
                                                : route_in_registers<8>;
-    launch_pdl(l, "route", kernel, blocks, kRouteWarps * kWarp, scores, p);
+    launch_pdl(l, "route", kernel, blocks, kRouteWarps * kWarp, scores, p, expert_choice(args.routing));
     return;
   }
   launch_pdl(l, "route", route_kernel, blocks, kRouteWarps * kWarp, bytes * kRouteWarps, p, bytes);

@@ -57,7 +57,7 @@ enum class Arithmetic { kTensor, kExact };
 // clang-format off
 #define SLUICE_CUDA_PLAIN_SLOTS(SLOT) \
   SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(clamped_glu) SLOT(unary) SLOT(xielu) SLOT(map) \
-  SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(sample) SLOT(route) SLOT(group_by_expert) SLOT(combine)
+  SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(sample)
 // clang-format on
 
 template <class Op>
@@ -81,6 +81,11 @@ void copy_rows(const Launch&, const Tensor& to, const Tensor& from, const int32_
 void glu(const Launch&, const Tensor& out, const Tensor& gate_up, ops::Activation activation);
 // Adds the bias to each row; without `accumulate` sets each row to the bias.
 void add_bias(const Launch&, const Tensor& out, const float* bias, bool accumulate);
+
+// experts.cu
+void route(const Launch&, const ops::RouteArgs&);
+void group_by_expert(const Launch&, const ops::GroupByExpertArgs&);
+void combine(const Launch&, const ops::CombineArgs&);
 
 // lora.cu
 void lora_shrink(const Launch&, const ops::LoraShrinkArgs&, const int32_t* slots, Arithmetic);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <numbers>
 #include <string_view>
 #include <type_traits>
@@ -111,6 +112,8 @@ bool DecodeKernelBuilder::take_scratch(int bytes) {
   return true;
 }
 
+bool DecodeKernelBuilder::closed() const { return all_.size() >= kMostOps || !pending_.fallbacks.empty(); }
+
 void DecodeKernelBuilder::add(const Instruction& instruction, FallbackLaunch fallback) {
   all_.push_back(instruction);
   fallback_.push_back(std::move(fallback));
@@ -118,7 +121,7 @@ void DecodeKernelBuilder::add(const Instruction& instruction, FallbackLaunch fal
 
 bool DecodeKernelBuilder::embed(const Tensor& out, const Tensor& table, const int32_t* ids, FallbackLaunch fallback) {
   const bool plain = table.dtype == &kFloat32;
-  if (!few_rows(out) || all_.size() >= kMostOps) return false;
+  if (!few_rows(out) || closed()) return false;
   if (!plain && table.dtype != &kBFloat16 && table.dtype != &kFloat16) return false;
   if (!plain && !take_type(table.dtype, nullptr)) return false;
   add(instruction(Kind::kGather, &Instruction::gather,
@@ -136,7 +139,7 @@ bool DecodeKernelBuilder::embed(const Tensor& out, const Tensor& table, const in
 
 bool DecodeKernelBuilder::rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
                                    FallbackLaunch fallback) {
-  if (!few_rows(x) || out.dtype != &kFloat32 || all_.size() >= kMostOps) return false;
+  if (!few_rows(x) || out.dtype != &kFloat32 || closed()) return false;
   add(instruction(Kind::kNorm, &Instruction::norm,
                   NormInstruction{.out = out.f32(),
                                   .x = x.f32(),
@@ -156,7 +159,7 @@ bool DecodeKernelBuilder::rms_norm(const Tensor& out, const Tensor& x, const flo
 bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback) {
   if (!few_rows(p.x) || p.out.dtype != &kFloat32 || p.matrices != 1 || p.starts != nullptr || !in_packs(p.x))
     return false;
-  if (all_.size() >= kMostOps || maps_.size() >= kMostInstructions) return false;
+  if (closed() || maps_.size() >= kMostInstructions) return false;
   const bool quantized = p.type != &kBFloat16 && p.type != &kFloat16;
   const DType plain_before = plain_, quantized_before = quantized_;
   if (!(quantized ? take_type(nullptr, p.type) : take_type(p.type, nullptr))) return false;
@@ -195,7 +198,8 @@ bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback
       .keeps_out = true,
       .keeps_gated = true,
       .in = {},
-      .put = {}};
+      .put = {},
+      .experts = {}};
   ++matmuls_;
   add(instruction(Kind::kMatmul, &Instruction::matmul, matmul), std::move(fallback));
   return true;
@@ -203,7 +207,15 @@ bool DecodeKernelBuilder::matmul(const MatmulProblem& p, FallbackLaunch fallback
 
 bool DecodeKernelBuilder::glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation,
                               FallbackLaunch fallback) {
-  if (!few_rows(out) || !few_rows(gate_up) || all_.size() >= kMostOps) return false;
+  if (pending_.fallbacks.size() == 3) {
+    if (gate_up.data != pending_.in.out.data || 2 * out.shape[1] != gate_up.shape[1] || out.dtype != &kFloat32) {
+      return false;
+    }
+    if (out.row_stride != out.shape[1] || out.shape[1] % kPanelOutputs != 0) return false;
+    pending_.inner = out, pending_.activation = activation;
+    return pend(std::move(fallback));
+  }
+  if (!few_rows(out) || !few_rows(gate_up) || closed()) return false;
   const auto rows = static_cast<int>(out.rows()), columns = static_cast<int>(out.shape[1]);
   if (all_.size() > run_ && all_.back().kind == Kind::kMatmul) {
     MatmulInstruction& p = all_.back().matmul;
@@ -226,10 +238,108 @@ bool DecodeKernelBuilder::glu(const Tensor& out, const Tensor& gate_up, ops::Act
   return true;
 }
 
+bool DecodeKernelBuilder::pend(FallbackLaunch fallback) {
+  pending_.fallbacks.push_back(std::move(fallback));
+  return true;
+}
+
+bool DecodeKernelBuilder::route(const ops::RouteArgs& a, FallbackLaunch fallback) {
+  if (closed() || all_.size() <= run_ || all_.back().kind != Kind::kMatmul) return false;
+  const MatmulInstruction& router = all_.back().matmul;
+  if (router.out != a.logits.f32() || router.rows != 1 || router.n != a.logits.shape[1] || router.accumulate ||
+      router.gated != nullptr || router.sum != 0) {
+    return false;
+  }
+  if (!chooses_without_groups(a.routing) || router.n > kMostExperts || a.routing.top_k > kMostChoices) return false;
+  pending_.choice = a;
+  return pend(std::move(fallback));
+}
+
+bool DecodeKernelBuilder::group_by_expert(const ops::GroupByExpertArgs& a, FallbackLaunch fallback) {
+  if (pending_.fallbacks.size() != 1 || a.experts.data != pending_.choice.experts.data) return false;
+  pending_.order = a;
+  return pend(std::move(fallback));
+}
+
+// Whether the kernel can multiply by these experts, whose rows lie one after the other.
+bool DecodeKernelBuilder::expert_weights_fit(const MatmulProblem& p) const {
+  return (p.type == &kBFloat16 || p.type == &quant::Fp8::kType) && p.bias == nullptr && !p.accumulate &&
+         p.x.dtype == &kFloat32 && p.out.dtype == &kFloat32 && p.matrices == pending_.choice.logits.shape[1] &&
+         p.starts == pending_.order.starts.as<const int32_t>() && p.weight_rows % kPanelOutputs == 0;
+}
+
+bool DecodeKernelBuilder::expert_matmul(const MatmulProblem& p, FallbackLaunch fallback) {
+  const size_t before = pending_.fallbacks.size();
+  if ((before != 2 && before != 4) || !expert_weights_fit(p)) return false;
+  if (before == 2) {
+    const MatmulInstruction& router = all_.back().matmul;
+    if (p.x_rows != pending_.order.rows.as<const int32_t>() || p.x.f32() != router.x || p.k != router.k) return false;
+    if (p.n % (2 * kPanelOutputs) != 0) return false;
+    pending_.in = p;
+  } else {
+    if (p.x.data != pending_.inner.data || p.x_rows != nullptr || p.type != pending_.in.type) return false;
+    if (2 * p.k != pending_.in.n) return false;
+    pending_.out = p;
+  }
+  return pend(std::move(fallback));
+}
+
+// The instruction of pending experts. What `in` and `out` have in common.
+MatmulInstruction DecodeKernelBuilder::experts_of(const MatmulProblem& p, ExpertPart part, const MatmulInputs& inputs,
+                                                  int stage_pieces) {
+  MatmulProblem stacked = p;
+  stacked.n = p.matrices * p.weight_rows;
+  const int slices = static_cast<int>(panel_slices(p.k));
+  MatmulInstruction matmul{};
+  matmul.maps = keep(weight_maps(stacked, stage_pieces));
+  matmul.rows = 1, matmul.n = static_cast<int>(p.n);
+  matmul.k = static_cast<int>(p.k), matmul.slices = slices;
+  matmul.quantized = p.type == &quant::Fp8::kType;
+  matmul.keeps_out = matmul.keeps_gated = true;
+  matmul.experts = {.part = part,
+                    .count = p.matrices,
+                    .panels = static_cast<int>(p.weight_rows / kPanelOutputs),
+                    .stages = (slices + inputs.stage_slices - 1) / inputs.stage_slices,
+                    .quads = static_cast<int>(p.k / 4),
+                    .logits = {},
+                    .correction = pending_.choice.correction,
+                    .choice = expert_choice(pending_.choice.routing)};
+  return matmul;
+}
+
+bool DecodeKernelBuilder::combine(const ops::CombineArgs& a, FallbackLaunch fallback) {
+  const Pending& e = pending_;
+  if (e.fallbacks.size() != 5 || a.x.data != e.out.out.data || a.weights.data != e.choice.weights.data) return false;
+  if (a.places.data != e.order.places.data || a.out.dtype != &kFloat32 || a.out.rows() != 1) return false;
+  if (all_.size() + 2 > kMostOps || maps_.size() + 2 > kMostInstructions) return false;
+  const bool quantized = e.in.type == &quant::Fp8::kType;
+  if (!(quantized ? take_type(nullptr, e.in.type) : take_type(e.in.type, nullptr))) return false;
+  const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
+  const MatmulInputs inputs = kernel.inputs(quantized);
+  if (e.in.k % inputs.multiple != 0 || e.out.k % inputs.multiple != 0) return false;
+  const int top_k = e.choice.routing.top_k;
+  MatmulInstruction in = experts_of(e.in, ExpertPart::kIn, inputs, kernel.stage_pieces);
+  MatmulInstruction out = experts_of(e.out, ExpertPart::kOut, inputs, kernel.stage_pieces);
+  out.k *= top_k, out.slices = top_k * out.experts.stages * inputs.stage_slices;
+  if (!take_scratch(std::max(inputs.bytes(1, in.slices), inputs.bytes(1, out.slices)))) return false;
+  in.x = e.in.x.f32(), in.x_stride = e.in.x.row_stride;
+  in.gated = e.inner.f32(), in.gated_stride = out.k, in.activation = e.activation;
+  out.x = in.gated, out.x_stride = out.k;
+  out.out = a.out.f32(), out.out_stride = a.out.row_stride, out.accumulate = a.accumulate;
+  matmuls_ += 2;
+  std::vector<FallbackLaunch> fallbacks = std::exchange(pending_, {}).fallbacks;
+  all_.push_back(instruction(Kind::kMatmul, &Instruction::matmul, in));
+  all_.push_back(instruction(Kind::kMatmul, &Instruction::matmul, out));
+  std::ranges::move(fallbacks, std::back_inserter(fallback_));
+  fallback_.push_back(std::move(fallback));
+  return true;
+}
+
 // `x` itself is not written then: nothing else may read a rank's part of a sum.
 bool DecodeKernelBuilder::all_reduce(const PeerMemory& peers, const Tensor& out, const Tensor& x, bool accumulate,
                                      FallbackLaunch fallback) {
-  if (all_.size() <= run_ || all_.back().kind != Kind::kMatmul || (peers_ != nullptr && peers_ != &peers)) return false;
+  if (closed() || all_.size() <= run_ || all_.back().kind != Kind::kMatmul) return false;
+  if (peers_ != nullptr && peers_ != &peers) return false;
   MatmulInstruction& p = all_.back().matmul;
   if (p.out != x.f32() || p.out_stride != x.row_stride || p.rows != x.shape[0] || p.n != x.shape[1]) return false;
   if (p.accumulate || p.gated != nullptr || p.bias != nullptr || p.sum != 0 || !fits_inbox(p.rows, p.n)) return false;
@@ -243,7 +353,7 @@ bool DecodeKernelBuilder::all_reduce(const PeerMemory& peers, const Tensor& out,
 bool DecodeKernelBuilder::rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots,
                                      FallbackLaunch fallback) {
   const Tensor& cache = a.k_cache;
-  if (!few_rows(a.q) || all_.size() >= kMostOps || !take_type(cache.dtype, nullptr)) return false;
+  if (!few_rows(a.q) || closed() || !take_type(cache.dtype, nullptr)) return false;
   const bool stores = a.k.data != nullptr, rotates = a.cos_sin.data != nullptr;
   const auto head_dim = static_cast<int>(cache.shape[3]);
   add(instruction(Kind::kRope, &Instruction::rotation,
@@ -320,7 +430,7 @@ int DecodeKernelBuilder::place_of(const AttentionParams& params, const RopeInstr
 }
 
 bool DecodeKernelBuilder::attention(const ops::AttentionArgs& a, const AttentionIndices& at, FallbackLaunch fallback) {
-  if (!few_rows(a.q) || all_.size() >= kMostOps || !attention_on_tensor_cores(a)) return false;
+  if (!few_rows(a.q) || closed() || !attention_on_tensor_cores(a)) return false;
   if (maps_.size() >= kMostInstructions) return false;
   const AttentionParams params = attention_params(a, at);
   if (at.prefill_tiles > 0 || at.decode_rows != 1 || params.group > kQueries) return false;
@@ -415,9 +525,11 @@ void DecodeKernelBuilder::flush() {
   places_.clear();
   scratch_ = matmuls_ = sums_ = 0;
   peers_ = nullptr;
-  const std::vector<FallbackLaunch> ops = std::exchange(fallback_, {});
-  if (worth) return;
-  for (const FallbackLaunch& op : ops) op();
+  const std::vector<FallbackLaunch> ops = std::exchange(fallback_, {}), later = std::exchange(pending_, {}).fallbacks;
+  if (!worth) {
+    for (const FallbackLaunch& op : ops) op();
+  }
+  for (const FallbackLaunch& op : later) op();
 }
 
 std::byte* DecodeKernelBuilder::device() {

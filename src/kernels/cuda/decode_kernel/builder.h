@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/attention/decode_plan.h"
 #include "kernels/cuda/collectives/peers.h"
+#include "kernels/cuda/expert_choice.h"
 #include "kernels/cuda/launch.h"
 
 namespace sluice::cuda {
@@ -43,6 +44,23 @@ struct Put {
   float offset;         // added to each norm weight
 };
 
+// A matmul of experts for one row. Every warp that needs to know the chosen experts finds them itself from the router's
+// logits, so that no block waits for another one's choice. A choice is one of the row's top_k experts.
+enum class ExpertPart {
+  kNone,
+  kIn,  // gate and up, gated. Results of choice j are columns j * inner and following, multiplied by its weight.
+  kOut  // down. Its k columns are those of all choices, so that it adds up their results.
+};
+struct Experts {
+  ExpertPart part;
+  int count;                // of all experts
+  int panels;               // from the first panel of an expert to that of the next one
+  int stages, quads;        // kOut: of one choice. Its inputs are padded to whole stages.
+  Exchange logits;          // words of the router's matmul
+  const float* correction;  // [count] or null
+  ExpertChoice choice;
+};
+
 // The instructions of the kernel. Blocks wait at a grid barrier before the instructions that ask for one. Inputs
 // from an Exchange are waited for element by element.
 struct MatmulInstruction {
@@ -68,6 +86,7 @@ struct MatmulInstruction {
   bool keeps_out, keeps_gated;
   Exchange in;  // where x comes from
   Put put;      // where `out` goes, or `gated` if there is one
+  Experts experts;
 };
 
 struct PutInstruction {  // writes x to an Exchange
@@ -171,10 +190,12 @@ struct DecodeKernelLaunch {
                        // of the launch before
 };
 
-// What a matmul expects of its inputs: k is a multiple of `multiple`, and `bytes` is their size in scratch.
+// What a matmul expects of its inputs: k is a multiple of `multiple`, and `bytes` is their size in scratch. A stage has
+// `stage_slices` K-slices.
 struct MatmulInputs {
   int multiple;
   int (*bytes)(int rows, int slices);
+  int stage_slices;
 };
 
 // The kernel for one type of plain weights and caches and one quantized type (null: no quantized type).
@@ -195,14 +216,20 @@ inline constexpr int kFewestStages = kMathWarps, kMostStages = 64;
 inline constexpr int kMostHeadDim = 128;         // largest head_dim and value_dim
 inline constexpr int kDecodeKeys = 16;           // keys in a stage
 inline constexpr int kUnitPlaceBytes = 1 << 10;  // most shared memory of one UnitPlace
+inline constexpr int kMostChoices = 16, kMostExperts = 256;
+struct Choice {
+  int expert;
+  float weight;
+};
 // Panels whose sums may be on their way from the math warps to an epilogue warp.
 inline constexpr int kDecodeSums = 4;
 // Shared memory besides the ring and the scratch: those sums, the instructions at hand and those of the producer warps,
-// barriers.
+// the choices that a warp knows, barriers.
 inline constexpr int kBookkeepingBytes = kDecodeSums * kMathWarps * 16 * (kMostDecodeKernelRows + 1) * 4 +
                                          (2 + 2 * kProducerWarps) * static_cast<int>(sizeof(Instruction)) +
                                          16 * (kMostStages + kDecodeSums) + kMostDecodeKernelRows * kMathWarps * 4 +
-                                         kMostPlaces * kUnitPlaceBytes + 128;
+                                         kMostPlaces * kUnitPlaceBytes +
+                                         (kEpilogueWarps + kProducerWarps) * kMostChoices * int{sizeof(Choice)} + 128;
 
 class DecodeKernelBuilder {
  public:
@@ -225,6 +252,12 @@ class DecodeKernelBuilder {
   bool glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, FallbackLaunch fallback);
   bool rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, FallbackLaunch fallback);
   bool attention(const ops::AttentionArgs& a, const AttentionIndices& at, FallbackLaunch fallback);
+  // Routing, grouping, both matmuls, gate and sum of one row's experts together become two instructions, right behind
+  // the router's matmul. Until the sum is there, these ops are pending.
+  bool route(const ops::RouteArgs& a, FallbackLaunch fallback);
+  bool group_by_expert(const ops::GroupByExpertArgs& a, FallbackLaunch fallback);
+  bool expert_matmul(const MatmulProblem& p, FallbackLaunch fallback);
+  bool combine(const ops::CombineArgs& a, FallbackLaunch fallback);
   // Becomes a part of the matmul that computed `x`.
   bool all_reduce(const PeerMemory& peers, const Tensor& out, const Tensor& x, bool accumulate,
                   FallbackLaunch fallback);
@@ -244,6 +277,21 @@ class DecodeKernelBuilder {
     bool operator==(const Place&) const = default;
   };
 
+  // The ops of a row's experts so far. `fallbacks` has one for each of them.
+  struct Pending {
+    ops::RouteArgs choice;
+    ops::GroupByExpertArgs order;
+    MatmulProblem in;
+    Tensor inner;
+    ops::Activation activation = ops::Activation::kIdentity;
+    MatmulProblem out;
+    std::vector<FallbackLaunch> fallbacks;
+  };
+  // Whether the run takes no op now, except the next one of pending experts.
+  bool closed() const;
+  bool pend(FallbackLaunch fallback);
+  bool expert_weights_fit(const MatmulProblem& p) const;
+  MatmulInstruction experts_of(const MatmulProblem& p, ExpertPart part, const MatmulInputs& inputs, int stage_pieces);
   bool take_type(DType plain, DType quantized);
   bool take_scratch(int bytes);
   bool rotated_before(const AttentionParams& params, int sequences) const;
@@ -263,6 +311,7 @@ class DecodeKernelBuilder {
   std::vector<TensorMaps> maps_;
   size_t run_ = 0;                        // index in all_ where the current run begins
   std::vector<FallbackLaunch> fallback_;  // fallbacks of the run's ops
+  Pending pending_;
   DType plain_ = nullptr, quantized_ = nullptr;
   std::vector<Place> places_;
   int scratch_ = 0, matmuls_ = 0, sums_ = 0;

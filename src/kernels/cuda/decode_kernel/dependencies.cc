@@ -42,7 +42,11 @@ Span queries_of(const AttentionInstruction& a) {
   return span(q, a.params.q_stride, a.sequences, int64_t{a.params.heads} * a.params.head_dim);
 }
 Span out_of(const MatmulInstruction& p) { return span(p.out, p.out_stride, p.rows, p.n); }
-Span gated_of(const MatmulInstruction& p) { return span(p.gated, p.gated_stride, p.rows, p.n / 2); }
+// Of experts, the results of all choices lie side by side.
+Span gated_of(const MatmulInstruction& p) {
+  const int64_t choices = p.experts.part == ExpertPart::kIn ? p.experts.choice.top_k : 1;
+  return span(p.gated, p.gated_stride, p.rows, choices * p.n / 2);
+}
 Span input_of(const MatmulInstruction& p) { return span(p.x, p.x_stride, p.rows, p.k); }
 Span out_of(const NormInstruction& n) { return span(n.out, n.out_stride, n.rows, int64_t{n.groups} * n.columns); }
 
@@ -130,8 +134,13 @@ bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writ
   return true;
 }
 
-// Fuses a norm into the matmul behind it if nothing else reads its result.
+// Fuses a norm into the matmul behind it if nothing else reads its result. If that is a router, the experts behind it
+// may read the result, too.
 std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
+  const auto takes_experts = [](const std::vector<Instruction>& all, size_t at, const Span& x) {
+    return at < all.size() && all[at].kind == Kind::kMatmul && all[at].matmul.experts.part == ExpertPart::kIn &&
+           input_of(all[at].matmul) == x;
+  };
   std::vector<Instruction> fused;
   const auto reads = [&](size_t j) { return reads_of(run[j]); };
   const auto writes = [&](size_t j) { return writes_of(run[j]); };
@@ -139,11 +148,15 @@ std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
     const bool pair = run[i].kind == Kind::kNorm && i + 1 < run.size() && run[i + 1].kind == Kind::kMatmul;
     if (pair) {
       const NormInstruction norm = run[i].norm;
-      MatmulInstruction& p = run[i + 1].matmul;
-      if (norm.groups == 1 && norm.x != norm.out && norm.in_packs && out_of(norm) == input_of(p) &&
-          !is_read(i + 1, run.size(), out_of(norm), reads, writes)) {
-        p.norms = true, p.x = norm.x, p.x_stride = norm.x_stride;
-        p.norm_weight = norm.weight, p.eps = norm.eps, p.norm_offset = norm.offset;
+      const Span result = out_of(norm);
+      const size_t last = takes_experts(run, i + 2, result) ? i + 2 : i + 1;
+      if (norm.groups == 1 && norm.x != norm.out && norm.in_packs && result == input_of(run[i + 1].matmul) &&
+          !is_read(last, run.size(), result, reads, writes)) {
+        for (size_t j = i + 1; j <= last; ++j) {
+          MatmulInstruction& p = run[j].matmul;
+          p.norms = true, p.x = norm.x, p.x_stride = norm.x_stride;
+          p.norm_weight = norm.weight, p.eps = norm.eps, p.norm_offset = norm.offset;
+        }
         continue;
       }
     }
@@ -158,8 +171,12 @@ class DependencyPass {
 
   void add(Instruction in) {
     bool linked = false;
-    if (in.kind == Kind::kMatmul) {
+    if (in.kind == Kind::kMatmul && in.matmul.experts.part == ExpertPart::kIn) {
+      link_to_router(in.matmul);
+      linked = true;
+    } else if (in.kind == Kind::kMatmul) {
       MatmulInstruction& p = in.matmul;
+      if (p.experts.part == ExpertPart::kOut) p.experts.logits = all().back().matmul.experts.logits;
       p.in = put_by_last(input_of(p), p);
       if (p.in.stride == 0) {
         Instruction put;
@@ -213,6 +230,16 @@ class DependencyPass {
     if (x != result_of(last.attention)) return {};
     last.attention.put = quads_for(p).to, last.attention.put.step = step;
     return last.attention.put;
+  }
+
+  // Experts read the router's input from the same Exchange as the router, the last instruction, and its logits from
+  // another one.
+  void link_to_router(MatmulInstruction& p) {
+    MatmulInstruction& router = all().back().matmul;
+    router.put = {.to = exchange(router.n, router.rows), .quads = false, .weight = nullptr, .offset = 0.0f};
+    router.put.to.step = static_cast<int>(all().size()) - 1;
+    p.in = router.in;
+    p.experts.logits = router.put.to;
   }
 
   // If q, k and v of an attention that rotates them are all of the last matmul's result, passes them through an
@@ -286,7 +313,10 @@ void place_exchanges(DecodeKernelPlan& plan, uint2* memory) {
     if (e.stride != 0) e.words = memory + e.step % kExchanges * plan.exchange_words;
   };
   for (Instruction& in : plan.instructions) {
-    if (in.kind == Kind::kMatmul) place(in.matmul.in), place(in.matmul.put.to);
+    if (in.kind == Kind::kMatmul) {
+      MatmulInstruction& p = in.matmul;
+      place(p.in), place(p.put.to), place(p.experts.logits);
+    }
     if (in.kind == Kind::kAttention) place(in.attention.in), place(in.attention.put);
     if (in.kind == Kind::kPut) place(in.put.put.to);
   }

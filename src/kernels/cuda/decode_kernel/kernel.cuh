@@ -13,6 +13,9 @@
 // 8-bit floats a TMA tile of some columns of each row, for packed panels whole K-slices with their scales. Each stage
 // is multiplied by one of two warp groups, which take stages in turn; each of the four warps multiplies a quarter.
 // Every block normalizes and rounds the inputs into its own shared memory.
+//
+// Which experts a matmul of experts reads is known only when the router's logits are there. The producer and epilogue
+// warps of every block wait for them and choose the experts, each for itself.
 #pragma once
 
 #include <utility>
@@ -25,6 +28,7 @@
 #include "kernels/cuda/device/activation.cuh"
 #include "kernels/cuda/device/peers.cuh"
 #include "kernels/cuda/device/rotation.cuh"
+#include "kernels/cuda/device/route.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 #include "kernels/cuda/per_device.h"
 
@@ -37,17 +41,51 @@ inline constexpr int kSumsPitch = kMostDecodeKernelRows + 1;
 inline constexpr int kSums = kMathWarps * kPanelOutputs * kSumsPitch;  // floats
 
 // The units of a matmul that this block computes: its block index and every gridDim.x-th one from there, below `count`.
-// A unit of a gated matmul is two panels, `unit` and `unit + count`. The last blocks may have one unit less of every
-// matmul, so attention starts with them.
+// A unit of a gated matmul is two panels, `unit` and `unit + of_matrix`. The last blocks may have one unit less of
+// every matmul, so attention starts with them. ExpertPart::kIn has the units of all choices, `of_matrix` each.
 struct Units {
-  int first, count, panels;
+  int first, count, panels, of_matrix;
   __device__ explicit Units(const MatmulInstruction& p) {
     const int all = (p.n + kPanelOutputs - 1) / kPanelOutputs, gated = p.gated != nullptr ? 1 : 0;
     panels = 1 + gated;
-    count = all >> gated;
+    of_matrix = all >> gated;
+    count = of_matrix;
+    if (p.experts.part == ExpertPart::kIn) count *= p.experts.choice.top_k;
     first = static_cast<int>(blockIdx.x);
   }
+  __device__ bool any() const { return first < count; }
 };
+
+// Chooses a row's experts, kShare * 32 at most, once the router's logits are there. Called by a whole warp.
+template <int kShare>
+__device__ __noinline__ void choose(const Experts& e, uint32_t tag, Choice* choices) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, count = e.count;
+  float scores[kShare];
+  uint2 words[kShare];
+#pragma unroll
+  for (int s = 0; s < kShare; ++s) {
+    const int i = s * kWarp + lane;
+    words[s] = i < count ? load_word(e.logits.words + i) : uint2{__float_as_uint(kNever), tag};
+  }
+#pragma unroll
+  for (int s = 0; s < kShare; ++s) {
+    scores[s] = __uint_as_float(wait_for_word(e.logits.words + s * kWarp + lane, words[s], tag));
+  }
+  __syncwarp();
+  choose_experts<kShare>(e.choice, e.correction, count, scores, [&](int j, int expert, float score) {
+    choices[j] = {expert, score};
+  });
+  const float factor = weight_factor(e.choice, [&](int j) { return choices[j].weight; });
+  __syncwarp();
+  if (lane < e.choice.top_k) choices[lane].weight *= factor;
+  __syncwarp();
+}
+__device__ inline void choose(const Experts& e, uint32_t epoch, uint32_t& known, Choice* choices) {
+  const uint32_t tag = epoch + e.logits.step;
+  if (tag == known) return;
+  known = tag;
+  e.count <= 4 * kWarp ? choose<4>(e, tag, choices) : choose<kMostExperts / kWarp>(e, tag, choices);
+}
 
 // A producer warp: fills its stages of the ring. It keeps no more stages in flight than keep memory busy, because
 // everything else that the block reads waits behind them.
@@ -70,8 +108,31 @@ class Producer {
       for (int i = 0; i < units.panels; ++i) {
         for (; next_ < stages; next_ += kProducerWarps) {
           wait_for_room();
-          Weights::fill(from, unit + i * units.count, next_ * Weights::kSlices, ring_ + place_.offset(), place_.full(),
-                        policy_);
+          Weights::fill(from, unit + i * units.of_matrix, next_ * Weights::kSlices, ring_ + place_.offset(),
+                        place_.full(), policy_);
+          place_.next();
+        }
+        next_ -= stages;
+      }
+    }
+  }
+
+  // The same for a matmul of experts.
+  template <class Weights>
+  __device__ void feed_experts(const MatmulInstruction& p, const Choice* choices) {
+    const Units units(p);
+    const typename Weights::Source from(p);
+    const bool of_all = p.experts.part == ExpertPart::kOut;
+    const int stages = (p.slices + Weights::kSlices - 1) / Weights::kSlices, grid = static_cast<int>(gridDim.x);
+    const int panels = p.experts.panels, stages_of_choice = of_all ? p.experts.stages : stages;
+    for (int unit = units.first; unit < units.count; unit += grid) {
+      const int first_choice = of_all ? 0 : unit / units.of_matrix, own = unit - first_choice * units.of_matrix;
+      for (int i = 0; i < units.panels; ++i) {
+        for (; next_ < stages; next_ += kProducerWarps) {
+          const int further = next_ / stages_of_choice, stage = next_ - further * stages_of_choice;
+          const int panel = choices[first_choice + further].expert * panels + own + i * units.of_matrix;
+          wait_for_room();
+          Weights::fill(from, panel, stage * Weights::kSlices, ring_ + place_.offset(), place_.full(), policy_);
           place_.next();
         }
         next_ -= stages;
@@ -153,6 +214,7 @@ struct Memory {
   Instruction* slots;  // [2]: the current instruction and the next one
   Instruction* fed;    // [kProducerWarps][2]: the same for each producer warp
   UnitPlace* places;   // [kMostPlaces]
+  Choice* choices;     // [kEpilogueWarps + kProducerWarps][kMostChoices]
 };
 
 // The inputs of a matmul lie at the start of the scratch.
@@ -161,8 +223,9 @@ __device__ inline Inputs inputs_of(const MatmulInstruction& p, const Memory& mem
 }
 
 // Copies the inputs of a matmul from an Exchange to where the tensor cores read them. A step runs this once per matmul,
-// and most of its time is waiting. So the quads of the next batch are loaded while one is processed.
-template <class T, class Weights>
+// and most of its time is waiting. So the quads of the next batch are loaded while one is processed. `of_choices`: the
+// inputs of each choice of experts are padded to whole stages.
+template <class T, class Weights, bool of_choices = false>
 __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, const Team& team, uint32_t tag) {
   constexpr int kBatch = 8, kPadded = Weights::kPaddedSlices;
   const int thread = static_cast<int>(threadIdx.x), rows = p.rows, given = p.k / 4;
@@ -172,11 +235,20 @@ __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, co
   const Inputs inputs = inputs_of(p, memory);
   int row = 0, first = 0;  // of the next batch
   Quad next[kBatch];
+  const int of_choice = p.experts.quads, padded = p.experts.stages * Weights::kSlices * (kPanelSlice / 4);
+  // The place of a quad among those in the Exchange; at least `given` for padding.
+  const auto place_of = [&](int quad) {
+    if constexpr (!of_choices) return quad;
+    const int choice = quad / padded, own = quad - choice * padded;
+    return own < of_choice ? choice * of_choice + own : given;
+  };
   const auto prefetch = [&] {
     const uint2* at = from + row * stride + first * 2;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      next[i] = first + thread + i * kThreads < given ? load_quad(at + i * kThreads * 2) : Quad{0, 0, 0.0f, tag};
+      const int quad = first + thread + i * kThreads, place = place_of(quad);
+      const uint2* here = of_choices ? at + (place - (first + thread)) * 2 : at + i * kThreads * 2;
+      next[i] = place < given ? load_quad(here) : Quad{0, 0, 0.0f, tag};
     }
   };
   prefetch();
@@ -195,7 +267,8 @@ __device__ void take_inputs(const MatmulInstruction& p, const Memory& memory, co
     for (int i = 0; i < kBatch; ++i) {
       const int quad = own_first + thread + i * kThreads;
       if (quad >= quads) break;
-      const Quad q = wait_for_quad(at + i * kThreads * 2, now[i], tag);
+      const uint2* here = of_choices ? at + (place_of(quad) - (own_first + thread)) * 2 : at + i * kThreads * 2;
+      const Quad q = wait_for_quad(here, now[i], tag);
       squares += q.squares;
       const float2 low = unpack2<T>(q.low), high = unpack2<T>(q.high);
       Weights::store_inputs(inputs, own_row, quad, {low.x, low.y, high.x, high.y});
@@ -232,7 +305,7 @@ static __device__ __noinline__ float sum_parts(const PeerMemory& peers, int64_t 
 // it.
 template <class T>
 __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place,
-                             uint32_t tag, const PeerMemory& peers, uint32_t rounds) {
+                             uint32_t tag, const PeerMemory& peers, uint32_t rounds, const Choice* choices) {
   constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostDecodeKernelRows / kRowsOfWarp;
   const Units units(p);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs,
@@ -250,6 +323,7 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
   const float offset = p.put.offset;
   const bool of_ranks = p.sum != 0;
   const uint32_t round = rounds + static_cast<uint32_t>(p.sum);
+  const bool of_experts = p.experts.part == ExpertPart::kIn;
 
   struct Terms {  // what is added to the sums, and the factor of the results that are put
     float added[kRowsOfLane], factor;
@@ -268,12 +342,14 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
     if (weight != nullptr) b.factor = __ldg(weight + column * kPanelOutputs + output) + offset;
     return b;
   };
+  // The unit's panel within its matrix.
+  const auto own = [&](int unit) { return of_experts ? unit % units.of_matrix : unit; };
 
   float scales[kRowsOfLane] = {1.0f, 1.0f}, gates[kRowsOfLane];
   bool first = p.norms;
   const int first_unit = units.first + epilogue * grid;
   int turn = epilogue;  // 0: the unit belongs to this warp
-  Terms next = prefetch(first_unit, first_unit);
+  Terms next = prefetch(own(first_unit), first_unit);
 #pragma unroll 1
   for (int unit = units.first; unit < units.count; unit += grid) {
     const bool others = turn != 0;
@@ -285,11 +361,12 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
     const int next_unit = unit + kEpilogueWarps * grid;
 #pragma unroll 1
     for (int half = 0; half < units.panels; ++half) {
-      const int panel = unit + half * units.count;
-      const Terms terms = next;
+      const int panel = own(unit) + half * units.of_matrix;
+      Terms terms = next;
+      if (of_experts) terms.factor = choices[unit / units.of_matrix].weight;
       const bool ends = half + 1 == units.panels;
       if (!ends || next_unit < units.count)
-        next = prefetch(ends ? next_unit : unit + units.count, ends ? next_unit : unit);
+        next = prefetch(ends ? own(next_unit) : own(unit) + units.of_matrix, ends ? next_unit : unit);
       sums_place.wait_full();
       if (first) {
         first = false;
@@ -412,10 +489,16 @@ template <class T, class Weights>
 __device__ void multiply(const MatmulInstruction& p, const Memory& memory, OwnStages& own, RingPlace& sums_place,
                          const Team& team, uint32_t epoch) {
   const Units units(p);
-  if (units.first >= units.count) return;
+  if (!units.any()) return;
   const Inputs inputs = inputs_of(p, memory);
-  take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
   static_assert(kMostDecodeKernelRows == 4);
+  if constexpr (Weights::kByWarpGroup) {
+    if (p.experts.part == ExpertPart::kOut) {
+      take_inputs<T, Weights, true>(p, memory, team, epoch + p.in.step);
+      return matmul_rows<Weights, 1>(units, inputs, memory, own, sums_place);
+    }
+  }
+  take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
   if constexpr (Weights::kByWarpGroup) {
     if (inputs.rows == 1) return matmul_rows<Weights, 1>(units, inputs, memory, own, sums_place);
     if (inputs.rows == 2) return matmul_rows<Weights, 2>(units, inputs, memory, own, sums_place);
@@ -577,6 +660,9 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
     return v;
   };
   uint4 next = prefetch(l.first_fed);
+  const uint32_t epoch = __ldcg(l.arrivals + 1) + 1;
+  uint32_t known = epoch - 1;  // the tag of the choice that the warp knows
+  Choice* const choices = memory.choices + (kEpilogueWarps + index) * kMostChoices;
   int turn = 0;
   for (int i = l.first_fed; i >= 0; turn ^= 1) {
     Instruction& in = memory.fed[2 * index + turn];
@@ -594,7 +680,15 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
       const int at = (static_cast<int>(blockIdx.x) * kWarp + lane) * 8;
       if (at < p.n) prefetch_to_l2(p.put.weight + at);
     }
-    if (lane == 0) {
+    if (p.experts.part != ExpertPart::kNone) {
+      if (Units(p).any()) choose(p.experts, epoch, known, choices);
+      if (lane == 0) {
+        if constexpr (std::is_same_v<Quantized, QuantizedWeights<quant::Fp8>>) {
+          if (p.quantized) producer.template feed_experts<Quantized>(p, choices);
+        }
+        if (!p.quantized) producer.template feed_experts<PlainWeights<T>>(p, choices);
+      }
+    } else if (lane == 0) {
       bool fed = false;
       if constexpr (!std::is_same_v<Quantized, NoWeights>) {
         if (p.quantized) producer.template feed<Quantized>(p), fed = true;
@@ -632,7 +726,9 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
   memory.fed = memory.slots + 2;
   memory.places = reinterpret_cast<UnitPlace*>(memory.fed + 2 * kProducerWarps);
   static_assert(sizeof(UnitPlace) % 16 == 0 && sizeof(UnitPlace) <= kUnitPlaceBytes);
-  const uint32_t sums_barriers = shared_address(memory.places + kMostPlaces),
+  memory.choices = reinterpret_cast<Choice*>(memory.places + kMostPlaces);
+  static_assert(kMostChoices * sizeof(Choice) % 16 == 0);
+  const uint32_t sums_barriers = shared_address(memory.choices + (kEpilogueWarps + kProducerWarps) * kMostChoices),
                  barriers = sums_barriers + 16 * kDecodeSums;
   if (threadIdx.x == 0) {
     make_ring(barriers, l.stages, 1, kWarpgroupWarps);
@@ -658,6 +754,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
   // Tags continue after those of the launch before: the tag of step i is epoch + i.
   const uint32_t epoch = __ldcg(l.arrivals + 1) + 1;
   const uint32_t rounds = l.sums > 0 ? __ldcg(&region_header(l.peers, l.peers.rank).round) : 0;
+  uint32_t known = epoch - 1;
   int grid_barriers = 0;
   for (int i = 0; i < l.count; ++i) {
     const Instruction& in = memory.slots[i % 2];
@@ -670,8 +767,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
       execute<T, Quantized>(in, memory, own, sums, team, epoch, i);
     } else {
       if (auxiliary == 0) fetch(l, memory, i + 1);
-      if (in.kind == Instruction::Kind::kMatmul)
-        run_epilogue<T>(in.matmul, memory, auxiliary, sums, epoch + i, l.peers, rounds);
+      if (in.kind == Instruction::Kind::kMatmul) {
+        const MatmulInstruction& p = in.matmul;
+        Choice* const choices = memory.choices + auxiliary * kMostChoices;
+        if (p.experts.part == ExpertPart::kIn && Units(p).any()) choose(p.experts, epoch, known, choices);
+        run_epilogue<T>(p, memory, auxiliary, sums, epoch + i, l.peers, rounds, choices);
+      }
     }
     everyone.sync();
   }
@@ -700,9 +801,9 @@ void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
 template <class T, class Quantized>
 MatmulInputs inputs_for(bool quantized) {
   if constexpr (!std::is_same_v<Quantized, NoWeights>) {
-    if (quantized) return {.multiple = kScaled, .bytes = Quantized::bytes};
+    if (quantized) return {.multiple = kScaled, .bytes = Quantized::bytes, .stage_slices = Quantized::kSlices};
   }
-  return {.multiple = 1, .bytes = PlainWeights<T>::bytes};
+  return {.multiple = 1, .bytes = PlainWeights<T>::bytes, .stage_slices = PlainWeights<T>::kSlices};
 }
 
 // T is __nv_bfloat16 or __half; Format is a type of src/quant that has panels, or void.

@@ -13,6 +13,7 @@ using Kind = Instruction::Kind;
 using testing::ElementsAre;
 
 constexpr int kHidden = 64, kInner = 96, kHeads = 4, kKvHeads = 2, kDim = 16;
+constexpr int kExperts = 10, kChoices = 3;
 constexpr int kQkv = (kHeads + 2 * kKvHeads) * kDim;
 
 Instruction blank(Kind kind) {
@@ -26,7 +27,8 @@ Instruction blank(Kind kind) {
 class Captured {
  public:
   std::vector<float> x = rows(kHidden), normed = x, qkv = rows(kQkv), mixed = x, gate_up = rows(2 * kInner),
-                     gated = rows(kInner), last = x, logits = rows(100);
+                     gated = rows(kInner), chosen = rows(kChoices * kInner), router_logits = rows(kExperts), last = x,
+                     logits = rows(100);
   std::vector<Instruction> ops;
 
   void embed() {
@@ -85,6 +87,16 @@ class Captured {
     matmul(x, gated, true);
   }
   void head() { norm(last, x), matmul(logits, last); }
+  // A router and the two instructions of a row's experts, as the builder makes them.
+  void experts() {
+    norm(normed, x), matmul(router_logits, normed);
+    MatmulInstruction& in = matmul(gate_up, normed);
+    in.out = nullptr, in.gated = chosen.data(), in.gated_stride = kChoices * kInner;
+    in.experts.part = ExpertPart::kIn, in.experts.count = kExperts, in.experts.choice.top_k = kChoices;
+    MatmulInstruction& out = matmul(x, chosen, true);
+    out.x_stride = kChoices * kInner;
+    out.experts = in.experts, out.experts.part = ExpertPart::kOut;
+  }
 
  private:
   static std::vector<float> rows(int columns) { return std::vector<float>(static_cast<size_t>(columns)); }
@@ -213,6 +225,64 @@ TEST(Dependencies, AnInputOfTwoMatmulsIsNormalizedForBoth) {
   const DecodeKernelPlan plan = resolve_dependencies(run.ops);
   EXPECT_THAT(kinds(plan), ElementsAre(Kind::kGather, Kind::kNorm, Kind::kPut, Kind::kMatmul, Kind::kPut, Kind::kMatmul,
                                        Kind::kNorm, Kind::kPut, Kind::kMatmul, Kind::kPut, Kind::kMatmul));
+}
+
+TEST(Dependencies, ExpertsReadWhatTheirRouterReadsAndItsLogits) {
+  Captured run;
+  run.embed();
+  for (int i = 0; i < 3; ++i) {
+    run.norm(run.normed, run.x), run.matmul(run.qkv, run.normed);
+    run.attention();
+    run.matmul(run.x, run.mixed, true);
+    run.experts();
+  }
+  DecodeKernelPlan plan = resolve_dependencies(run.ops);
+  EXPECT_THAT(kinds(plan),
+              ElementsAre(Kind::kGather, Kind::kPut, Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kMatmul,
+                          Kind::kMatmul, Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kMatmul,
+                          Kind::kMatmul, Kind::kMatmul, Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kNorm,
+                          Kind::kPut, Kind::kMatmul, Kind::kMatmul, Kind::kMatmul))
+      << "the last norm may be read after the kernel";
+  EXPECT_THAT(grid_barriers(plan), ElementsAre(1, 17, 18));
+  EXPECT_GE(plan.exchange_words, size_t{kChoices * kInner / 2});
+  for (const size_t first : {4, 10}) {  // the attention's matmul, the router, in, out
+    const MatmulInstruction &before = plan.instructions[first].matmul, &router = plan.instructions[first + 1].matmul,
+                            &in = plan.instructions[first + 2].matmul, &out = plan.instructions[first + 3].matmul;
+    const auto step = static_cast<int>(first);
+    EXPECT_TRUE(before.put.quads);
+    for (const MatmulInstruction* p : {&router, &in}) {
+      EXPECT_TRUE(p->norms);
+      EXPECT_EQ(p->in.step, step);
+      EXPECT_EQ(p->x, run.x.data());
+    }
+    EXPECT_FALSE(router.put.quads) << "logits are fp32";
+    EXPECT_EQ(router.put.to.stride, kExperts);
+    EXPECT_EQ(in.experts.logits.step, step + 1);
+    EXPECT_EQ(in.experts.logits.stride, kExperts);
+    EXPECT_TRUE(in.put.quads);
+    EXPECT_EQ(out.in.step, step + 2);
+    EXPECT_EQ(out.experts.logits.step, step + 1);
+    EXPECT_EQ(out.experts.logits.stride, kExperts);
+    EXPECT_FALSE(in.keeps_out);
+  }
+  EXPECT_FALSE(plan.instructions[6].matmul.keeps_gated) << "the next layer's experts overwrite it";
+  EXPECT_FALSE(plan.instructions[5].matmul.keeps_out);
+  std::vector<uint2> memory(kExchanges * plan.exchange_words);
+  place_exchanges(plan, memory.data());
+  EXPECT_EQ(plan.instructions[6].matmul.experts.logits.words, memory.data() + 5 * plan.exchange_words);
+}
+
+// The norm's result stays in memory if something else reads it.
+TEST(Dependencies, ANormThatOthersReadIsNotFusedIntoExperts) {
+  Captured run;
+  run.embed();
+  run.experts();
+  run.matmul(run.qkv, run.normed);
+  const DecodeKernelPlan plan = resolve_dependencies(run.ops);
+  EXPECT_THAT(kinds(plan), ElementsAre(Kind::kGather, Kind::kNorm, Kind::kPut, Kind::kMatmul, Kind::kMatmul,
+                                       Kind::kMatmul, Kind::kPut, Kind::kMatmul));
+  EXPECT_EQ(plan.instructions[4].matmul.in.step, 2);
+  EXPECT_EQ(plan.instructions[4].matmul.x, run.normed.data());
 }
 
 TEST(Dependencies, ExchangesAreUsedAgainOnlyWhenNobodyReadsThem) {
