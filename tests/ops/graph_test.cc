@@ -12,13 +12,14 @@ struct Sizes {
   bool bias = false, head_norms = false;
   int experts = 0, top_k = 0;  // 0: one MLP
   bool normalized = true;      // weights of experts
+  bool shared = false;         // an expert for all rows as well
 
   std::string str() const {
     return fmt::format(
         "{} rows, up to {} keys, hidden {}, heads {}/{} of {}, inner {}, vocab {}, {} ({}), bias {}, head norms {}, "
-        "{} of {} experts, normalized {}",
+        "{} of {} experts, normalized {}, shared {}",
         rows, most_keys, hidden, heads, kv_heads, head_dim, inner, vocab, weights->name, plain->name, bias, head_norms,
-        top_k, experts, normalized);
+        top_k, experts, normalized, shared);
   }
 };
 
@@ -49,6 +50,8 @@ struct Layer {
         gate_up(s.weights, stacked(s.experts, 2 * s.inner), s.hidden, random),
         down(s.weights, stacked(s.experts, s.hidden), s.inner, random),
         router(s.plain, std::max(s.experts, 1), s.hidden, random),
+        shared_in(s.weights, 2 * s.inner, s.hidden, random),
+        shared_out(s.weights, s.hidden, s.inner, random),
         norms(&kFloat32, {2, s.hidden}),
         head_norm(&kFloat32, {1, s.head_dim}),
         bias(&kFloat32, {1, (s.heads + 2 * s.kv_heads) * s.head_dim}),
@@ -56,7 +59,7 @@ struct Layer {
         v_cache(s.plain, {blocks, s.kv_heads, 16, s.head_dim}) {
     for (Owned* tensor : {&norms, &head_norm, &bias, &k_cache, &v_cache}) tensor->fill(random);
   }
-  Matrix qkv, out, gate_up, down, router;
+  Matrix qkv, out, gate_up, down, router, shared_in, shared_out;
   Owned norms, head_norm, bias, k_cache, v_cache;
 };
 
@@ -85,6 +88,8 @@ class Decoder {
         expert_starts_(&kInt32, {s.experts + 1}),
         summands_(&kFloat32, {s.rows * std::max(s.top_k, 1), s.hidden}),
         gathered_(summands_),
+        shared_gate_up_(&kFloat32, {s.rows, 2 * s.inner}),
+        shared_gated_(&kFloat32, {s.rows, s.inner}),
         logits_(&kFloat32, {s.rows, s.vocab}) {
     const int stride = s.most_keys / 16;
     for (int i = 0; i < s.layers; ++i) layers_.emplace_back(s, s.rows * stride, random);
@@ -104,7 +109,7 @@ class Decoder {
 
   void pack(Ctx& ctx) {
     for (Layer& l : layers_) {
-      for (Matrix* m : {&l.qkv, &l.out, &l.gate_up, &l.down, &l.router}) m->pack(ctx);
+      for (Matrix* m : {&l.qkv, &l.out, &l.gate_up, &l.down, &l.router, &l.shared_in, &l.shared_out}) m->pack(ctx);
     }
     head_.pack(ctx);
   }
@@ -185,6 +190,10 @@ class Decoder {
     glu(c, gated_, gate_up_, Activation::kSilu);
     expert_matmul(c, {.out = summands_, .x = gated_, .starts = expert_starts_, .weight = &l.down.weight});
     combine(c, {.out = x_, .x = summands_, .weights = weights_, .places = places_, .accumulate = true});
+    if (!s_.shared) return;
+    matmul(c, {.out = shared_gate_up_, .x = normed_, .weight = &l.shared_in.weight});
+    glu(c, shared_gated_, shared_gate_up_, Activation::kSilu);
+    matmul(c, {.out = x_, .x = shared_gated_, .weight = &l.shared_out.weight, .accumulate = true});
   }
 
   const Sizes s_;
@@ -192,6 +201,7 @@ class Decoder {
   Matrix head_;
   Owned x_, normed_, last_, qkv_, mixed_, gate_up_, gated_;
   Owned router_logits_, chosen_, weights_, entries_, rows_, places_, expert_starts_, summands_, gathered_;
+  Owned shared_gate_up_, shared_gated_;
   Owned logits_;
   std::vector<Layer> layers_;
   Ints ids_, kv_len_, positions_, starts_, slots_, table_, all_;
@@ -228,6 +238,7 @@ TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
   all.push_back({.hidden = 512, .heads = 4, .head_dim = 64, .inner = 768, .experts = 60, .top_k = 8});
   all.push_back({.hidden = 256, .inner = 80, .head_norms = true, .experts = 200, .top_k = 3, .normalized = false});
   all.push_back({.rows = 2, .hidden = 256, .inner = 256, .experts = 8, .top_k = 2});
+  all.push_back({.hidden = 512, .inner = 256, .layers = 4, .experts = 20, .top_k = 4, .shared = true});
   for (const auto& [type, kernels] : device.ctx.ops.matmul) {
     if (type->block_size == 1 || type->encode == nullptr) continue;
     all.push_back({.hidden = 256, .heads = 2, .kv_heads = 1, .head_dim = 128, .inner = 768, .weights = type});

@@ -125,21 +125,26 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
 }
 
 void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const {
+  // Shared experts come last, so that the router's logits are used right behind the router (decode_kernel/builder.h).
   const bool shared = spec_.shared_inner > 0;
   if (!partial_) {
-    if (shared) run_shared(c, out, x, accumulate);
-    return run_chosen(c, out, x, logits, accumulate || shared);
+    run_chosen(c, out, x, logits, accumulate);
+    if (shared) run_shared(c, out, x, true);
+    return;
   }
   const bool summed = shared && shared_.partial();
-  if (shared && !summed) run_shared(c, out, x, accumulate);
-  Arena::Scope scope(c.arena);
-  const Tensor mine = c.arena.take(&kFloat32, out.shape);
-  if (summed) run_shared(c, mine, x, false);
-  run_chosen(c, mine, x, logits, summed);
-  ops::all_reduce(c, out, mine, accumulate || (shared && !summed));
+  {
+    Arena::Scope scope(c.arena);
+    const Tensor mine = c.arena.take(&kFloat32, out.shape);
+    run_chosen(c, mine, x, logits, false);
+    if (summed) run_shared(c, mine, x, true);
+    ops::all_reduce(c, out, mine, accumulate);
+  }
+  if (shared && !summed) run_shared(c, out, x, true);
 }
 
 void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const {
+  Arena::Scope scope(c.arena);
   const Choice choice(c, logits, spec_, correction_.data());
   if (!expert_scale_.empty()) scale_weights(c, choice, expert_scale_);
   // Places are sorted by expert, so those of this rank's experts lie together.

@@ -134,33 +134,51 @@ bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writ
   return true;
 }
 
-// Fuses a norm into the matmul behind it if nothing else reads its result. If that is a router, the experts behind it
-// may read the result, too.
-std::vector<Instruction> fuse_norms(std::vector<Instruction> run) {
-  const auto takes_experts = [](const std::vector<Instruction>& all, size_t at, const Span& x) {
-    return at < all.size() && all[at].kind == Kind::kMatmul && all[at].matmul.experts.part == ExpertPart::kIn &&
-           input_of(all[at].matmul) == x;
+// The matmuls that read the norm at `at`, or none: the one behind it, and if that is a router, the experts behind it
+// and the shared experts behind those.
+std::vector<size_t> readers_of_norm(const std::vector<Instruction>& run, size_t at) {
+  const Span result = out_of(run[at].norm);
+  const auto takes = [&](size_t j, ExpertPart part) {
+    return j < run.size() && run[j].kind == Kind::kMatmul && run[j].matmul.experts.part == part &&
+           input_of(run[j].matmul) == result;
   };
-  std::vector<Instruction> fused;
+  std::vector<size_t> all;
+  if (!takes(at + 1, ExpertPart::kNone)) return all;
+  all.push_back(at + 1);
+  if (!takes(at + 2, ExpertPart::kIn)) return all;
+  all.push_back(at + 2);
+  if (takes(at + 4, ExpertPart::kNone)) all.push_back(at + 4);
+  return all;
+}
+
+// An instruction of a run. `as_router`: it reads what the router three instructions before reads.
+struct Fused {
+  Instruction in;
+  bool as_router = false;
+};
+
+// Fuses norms into the matmuls behind them if nothing else reads their results.
+std::vector<Fused> fuse_norms(std::vector<Instruction> run) {
+  std::vector<Fused> fused;
+  std::vector<bool> as_router(run.size());
   const auto reads = [&](size_t j) { return reads_of(run[j]); };
   const auto writes = [&](size_t j) { return writes_of(run[j]); };
   for (size_t i = 0; i < run.size(); ++i) {
-    const bool pair = run[i].kind == Kind::kNorm && i + 1 < run.size() && run[i + 1].kind == Kind::kMatmul;
-    if (pair) {
+    if (run[i].kind == Kind::kNorm) {
       const NormInstruction norm = run[i].norm;
-      const Span result = out_of(norm);
-      const size_t last = takes_experts(run, i + 2, result) ? i + 2 : i + 1;
-      if (norm.groups == 1 && norm.x != norm.out && norm.in_packs && result == input_of(run[i + 1].matmul) &&
-          !is_read(last, run.size(), result, reads, writes)) {
-        for (size_t j = i + 1; j <= last; ++j) {
+      const std::vector<size_t> readers = readers_of_norm(run, i);
+      if (!readers.empty() && norm.groups == 1 && norm.x != norm.out && norm.in_packs &&
+          !is_read(readers.back(), run.size(), out_of(norm), reads, writes)) {
+        for (const size_t j : readers) {
           MatmulInstruction& p = run[j].matmul;
           p.norms = true, p.x = norm.x, p.x_stride = norm.x_stride;
           p.norm_weight = norm.weight, p.eps = norm.eps, p.norm_offset = norm.offset;
         }
+        if (readers.size() == 3) as_router[readers.back()] = true;
         continue;
       }
     }
-    fused.push_back(run[i]);
+    fused.push_back({run[i], as_router[i]});
   }
   return fused;
 }
@@ -169,9 +187,13 @@ class DependencyPass {
  public:
   explicit DependencyPass(size_t most) { plan_.instructions.reserve(most); }
 
-  void add(Instruction in) {
+  void add(const Fused& next) {
+    Instruction in = next.in;
     bool linked = false;
-    if (in.kind == Kind::kMatmul && in.matmul.experts.part == ExpertPart::kIn) {
+    if (next.as_router) {
+      // It does not read the result before it. That one's blocks may not have finished, so there is a barrier.
+      in.matmul.in = all()[all().size() - 3].matmul.in;
+    } else if (in.kind == Kind::kMatmul && in.matmul.experts.part == ExpertPart::kIn) {
       link_to_router(in.matmul);
       linked = true;
     } else if (in.kind == Kind::kMatmul) {
@@ -304,7 +326,7 @@ class DependencyPass {
 
 DecodeKernelPlan resolve_dependencies(const std::vector<Instruction>& run) {
   DependencyPass pass(2 * run.size());
-  for (const Instruction& in : fuse_norms(run)) pass.add(in);
+  for (const Fused& in : fuse_norms(run)) pass.add(in);
   return pass.finish();
 }
 

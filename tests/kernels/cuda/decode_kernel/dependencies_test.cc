@@ -272,6 +272,31 @@ TEST(Dependencies, ExpertsReadWhatTheirRouterReadsAndItsLogits) {
   EXPECT_EQ(plan.instructions[6].matmul.experts.logits.words, memory.data() + 5 * plan.exchange_words);
 }
 
+// Shared experts come behind the others and add to the same residual.
+TEST(Dependencies, SharedExpertsReadWhatTheRouterReads) {
+  Captured run;
+  run.embed();
+  for (int i = 0; i < 2; ++i) {
+    run.norm(run.normed, run.x), run.matmul(run.qkv, run.normed);
+    run.attention();
+    run.matmul(run.x, run.mixed, true);
+    run.experts();
+    run.matmul(run.gate_up, run.normed).gated = run.gated.data();
+    run.matmul(run.x, run.gated, true);
+  }
+  const std::vector<Instruction> all = resolve_dependencies(run.ops).instructions;
+  // 0 embed, 1 put, 2 qkv, 3 attention, 4 out, 5 router, 6 in, 7 out, 8 gate and up, 9 down, 10 qkv
+  const MatmulInstruction &router = all[5].matmul, &shared = all[8].matmul, &down = all[9].matmul;
+  EXPECT_EQ(router.in.step, 4);
+  EXPECT_TRUE(shared.norms);
+  EXPECT_EQ(shared.in.step, 4) << "what it reads is the residual before the experts";
+  EXPECT_TRUE(all[8].grid_barrier);
+  EXPECT_EQ(all[7].matmul.put.to.stride, 0) << "nothing reads the sum of the experts alone";
+  EXPECT_EQ(down.in.step, 8);
+  EXPECT_FALSE(all[9].grid_barrier);
+  EXPECT_EQ(all[10].matmul.in.step, 9);
+}
+
 // The norm's result stays in memory if something else reads it.
 TEST(Dependencies, ANormThatOthersReadIsNotFusedIntoExperts) {
   Captured run;
