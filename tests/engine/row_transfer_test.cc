@@ -27,6 +27,7 @@ EngineOptions options() {
   o.kv_cache_memory_bytes = 8 << 20;
   o.kv_transfer_timeout_ms = 3000;
   o.threads = 1;
+  o.deterministic = true;  // batch-invariant even if a GPU is the default backend
   return o;
 }
 EngineOptions prefill_options() {

@@ -11,7 +11,7 @@
 
 #include "golden/folder_model.h"
 #include "golden/goldens.h"
-#include "golden/rank_threads.h"
+#include "golden/rank_group.h"
 #include "quant/fp4.h"
 #include "quant/groups.h"
 #include "quant/nf4.h"
@@ -383,7 +383,7 @@ std::vector<float> logits_of_ranks(const TempFolder& folder, int ranks, const ch
   options.kv_cache_memory_bytes = 16 << 20;
   options.max_num_seqs = 64;
   options.tensor_parallel_size = ranks;
-  RankThreads group(options);
+  RankGroup group(options);
   std::vector<float> values;
   for_each_logits(group.runner(), group.plan(), options.block_size, some_ids(), 16,
                   [&](int, std::span<const float> row) { values.insert(values.end(), row.begin(), row.end()); });
