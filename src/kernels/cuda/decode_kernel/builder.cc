@@ -246,11 +246,12 @@ bool DecodeKernelBuilder::pend(FallbackLaunch fallback) {
 bool DecodeKernelBuilder::route(const ops::RouteArgs& a, FallbackLaunch fallback) {
   if (closed() || all_.size() <= run_ || all_.back().kind != Kind::kMatmul) return false;
   const MatmulInstruction& router = all_.back().matmul;
-  if (router.out != a.logits.f32() || router.rows != 1 || router.n != a.logits.shape[1] || router.accumulate ||
-      router.gated != nullptr || router.sum != 0) {
+  if (router.out != a.logits.f32() || router.rows != a.logits.rows() || router.n != a.logits.shape[1] ||
+      router.accumulate || router.gated != nullptr || router.sum != 0) {
     return false;
   }
-  if (!chooses_without_groups(a.routing) || router.n > kMostExperts || a.routing.top_k > kMostChoices) return false;
+  if (!chooses_without_groups(a.routing) || router.n > kMostExperts || router.rows * a.routing.top_k > kMostChoices)
+    return false;
   pending_.choice = a;
   return pend(std::move(fallback));
 }
@@ -274,6 +275,7 @@ bool DecodeKernelBuilder::expert_matmul(const MatmulProblem& p, FallbackLaunch f
   if (before == 2) {
     const MatmulInstruction& router = all_.back().matmul;
     if (p.x_rows != pending_.order.rows.as<const int32_t>() || p.x.f32() != router.x || p.k != router.k) return false;
+    if (p.x.row_stride != router.x_stride) return false;
     if (p.n % (2 * kPanelOutputs) != 0) return false;
     pending_.in = p;
   } else {
@@ -292,7 +294,7 @@ MatmulInstruction DecodeKernelBuilder::experts_of(const MatmulProblem& p, Expert
   const int slices = static_cast<int>(panel_slices(p.k));
   MatmulInstruction matmul{};
   matmul.maps = keep(weight_maps(stacked, stage_pieces));
-  matmul.rows = 1, matmul.n = static_cast<int>(p.n);
+  matmul.rows = static_cast<int>(pending_.choice.logits.rows()), matmul.n = static_cast<int>(p.n);
   matmul.k = static_cast<int>(p.k), matmul.slices = slices;
   matmul.quantized = p.type == &quant::Fp8::kType;
   matmul.keeps_out = matmul.keeps_gated = true;
@@ -310,7 +312,7 @@ MatmulInstruction DecodeKernelBuilder::experts_of(const MatmulProblem& p, Expert
 bool DecodeKernelBuilder::combine(const ops::CombineArgs& a, FallbackLaunch fallback) {
   const Pending& e = pending_;
   if (e.fallbacks.size() != 5 || a.x.data != e.out.out.data || a.weights.data != e.choice.weights.data) return false;
-  if (a.places.data != e.order.places.data || a.out.dtype != &kFloat32 || a.out.rows() != 1) return false;
+  if (a.places.data != e.order.places.data || a.out.dtype != &kFloat32) return false;
   if (all_.size() + 2 > kMostOps || maps_.size() + 2 > kMostInstructions) return false;
   const bool quantized = e.in.type == &quant::Fp8::kType;
   if (!(quantized ? take_type(nullptr, e.in.type) : take_type(e.in.type, nullptr))) return false;
@@ -321,7 +323,7 @@ bool DecodeKernelBuilder::combine(const ops::CombineArgs& a, FallbackLaunch fall
   MatmulInstruction in = experts_of(e.in, ExpertPart::kIn, inputs, kernel.stage_pieces);
   MatmulInstruction out = experts_of(e.out, ExpertPart::kOut, inputs, kernel.stage_pieces);
   out.k *= top_k, out.slices = top_k * out.experts.stages * inputs.stage_slices;
-  if (!take_scratch(std::max(inputs.bytes(1, in.slices), inputs.bytes(1, out.slices)))) return false;
+  if (!take_scratch(std::max(inputs.bytes(in.rows, in.slices), inputs.bytes(in.rows, out.slices)))) return false;
   in.x = e.in.x.f32(), in.x_stride = e.in.x.row_stride;
   in.gated = e.inner.f32(), in.gated_stride = out.k, in.activation = e.activation;
   out.x = in.gated, out.x_stride = out.k;

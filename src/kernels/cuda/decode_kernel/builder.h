@@ -44,11 +44,12 @@ struct Put {
   float offset;         // added to each norm weight
 };
 
-// A matmul of experts for one row. Every warp that needs to know the chosen experts finds them itself from the router's
-// logits, so that no block waits for another one's choice. A choice is one of the row's top_k experts.
+// A matmul of experts. Every warp that needs to know the chosen experts finds them itself from the router's logits, so
+// that no block waits for another one's choice. A choice is one of the top_k experts of a row.
 enum class ExpertPart {
   kNone,
-  kIn,  // gate and up, gated. Results of choice j are columns j * inner and following, multiplied by its weight.
+  kIn,  // gate and up, gated. Results of a row's choice j are columns j * inner and following, multiplied by its
+        // weight.
   kOut  // down. Its k columns are those of all choices, so that it adds up their results.
 };
 struct Experts {
@@ -56,7 +57,7 @@ struct Experts {
   int count;                // of all experts
   int panels;               // from the first panel of an expert to that of the next one
   int stages, quads;        // kOut: of one choice. Its inputs are padded to whole stages.
-  Exchange logits;          // words of the router's matmul
+  Exchange logits;          // words of the router's matmul, [rows, count]
   const float* correction;  // [count] or null
   ExpertChoice choice;
 };
@@ -213,10 +214,10 @@ inline constexpr int kMathGroups = kMathWarps / kWarpgroupWarps;
 inline constexpr int kEpilogueWarps = 2, kProducerWarps = 2;  // the other warps of a block
 inline constexpr int kDecodeSharedBytes = 225 << 10;          // one more KiB lets the ring begin at a multiple of 1 KiB
 inline constexpr int kFewestStages = kMathWarps, kMostStages = 64;
-inline constexpr int kMostHeadDim = 128;         // largest head_dim and value_dim
-inline constexpr int kDecodeKeys = 16;           // keys in a stage
-inline constexpr int kUnitPlaceBytes = 1 << 10;  // most shared memory of one UnitPlace
-inline constexpr int kMostChoices = 16, kMostExperts = 256;
+inline constexpr int kMostHeadDim = 128;                     // largest head_dim and value_dim
+inline constexpr int kDecodeKeys = 16;                       // keys in a stage
+inline constexpr int kUnitPlaceBytes = 1 << 10;              // most shared memory of one UnitPlace
+inline constexpr int kMostChoices = 32, kMostExperts = 256;  // of all rows together
 struct Choice {
   int expert;
   float weight;
@@ -252,8 +253,8 @@ class DecodeKernelBuilder {
   bool glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, FallbackLaunch fallback);
   bool rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, FallbackLaunch fallback);
   bool attention(const ops::AttentionArgs& a, const AttentionIndices& at, FallbackLaunch fallback);
-  // Routing, grouping, both matmuls, gate and sum of one row's experts together become two instructions, right behind
-  // the router's matmul. Until the sum is there, these ops are pending.
+  // Routing, grouping, both matmuls, gate and sum of experts together become two instructions, right behind the
+  // router's matmul. Until the sum is there, these ops are pending.
   bool route(const ops::RouteArgs& a, FallbackLaunch fallback);
   bool group_by_expert(const ops::GroupByExpertArgs& a, FallbackLaunch fallback);
   bool expert_matmul(const MatmulProblem& p, FallbackLaunch fallback);
@@ -277,7 +278,7 @@ class DecodeKernelBuilder {
     bool operator==(const Place&) const = default;
   };
 
-  // The ops of a row's experts so far. `fallbacks` has one for each of them.
+  // The ops of experts so far. `fallbacks` has one for each of them.
   struct Pending {
     ops::RouteArgs choice;
     ops::GroupByExpertArgs order;

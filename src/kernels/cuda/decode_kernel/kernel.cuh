@@ -42,7 +42,8 @@ inline constexpr int kSums = kMathWarps * kPanelOutputs * kSumsPitch;  // floats
 
 // The units of a matmul that this block computes: its block index and every gridDim.x-th one from there, below `count`.
 // A unit of a gated matmul is two panels, `unit` and `unit + of_matrix`. The last blocks may have one unit less of
-// every matmul, so attention starts with them. ExpertPart::kIn has the units of all choices, `of_matrix` each.
+// every matmul, so attention starts with them. ExpertPart::kIn has the units of all choices, `of_matrix` each. A unit
+// of ExpertPart::kOut is one panel for each row, each with other weights.
 struct Units {
   int first, count, panels, of_matrix;
   __device__ explicit Units(const MatmulInstruction& p) {
@@ -50,27 +51,27 @@ struct Units {
     panels = 1 + gated;
     of_matrix = all >> gated;
     count = of_matrix;
-    if (p.experts.part == ExpertPart::kIn) count *= p.experts.choice.top_k;
+    if (p.experts.part == ExpertPart::kIn) count *= p.rows * p.experts.choice.top_k;
+    if (p.experts.part == ExpertPart::kOut) panels = p.rows;
     first = static_cast<int>(blockIdx.x);
   }
   __device__ bool any() const { return first < count; }
 };
 
-// Chooses a row's experts, kShare * 32 at most, once the router's logits are there. Called by a whole warp.
+// Chooses the experts of a row, among kShare * 32 at most, once the router's logits are there. Called by a whole warp.
 template <int kShare>
-__device__ __noinline__ void choose(const Experts& e, uint32_t tag, Choice* choices) {
+__device__ __noinline__ void choose(const Experts& e, int row, uint32_t tag, Choice* choices) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, count = e.count;
+  const uint2* logits = e.logits.words + row * e.logits.stride + lane;
+  choices += row * e.choice.top_k;
   float scores[kShare];
   uint2 words[kShare];
 #pragma unroll
   for (int s = 0; s < kShare; ++s) {
-    const int i = s * kWarp + lane;
-    words[s] = i < count ? load_word(e.logits.words + i) : uint2{__float_as_uint(kNever), tag};
+    words[s] = s * kWarp + lane < count ? load_word(logits + s * kWarp) : uint2{__float_as_uint(kNever), tag};
   }
 #pragma unroll
-  for (int s = 0; s < kShare; ++s) {
-    scores[s] = __uint_as_float(wait_for_word(e.logits.words + s * kWarp + lane, words[s], tag));
-  }
+  for (int s = 0; s < kShare; ++s) scores[s] = __uint_as_float(wait_for_word(logits + s * kWarp, words[s], tag));
   __syncwarp();
   choose_experts<kShare>(e.choice, e.correction, count, scores, [&](int j, int expert, float score) {
     choices[j] = {expert, score};
@@ -80,11 +81,15 @@ __device__ __noinline__ void choose(const Experts& e, uint32_t tag, Choice* choi
   if (lane < e.choice.top_k) choices[lane].weight *= factor;
   __syncwarp();
 }
-__device__ inline void choose(const Experts& e, uint32_t epoch, uint32_t& known, Choice* choices) {
-  const uint32_t tag = epoch + e.logits.step;
+__device__ inline void choose(const MatmulInstruction& p, uint32_t epoch, uint32_t& known, Choice* choices) {
+  const uint32_t tag = epoch + p.experts.logits.step;
   if (tag == known) return;
   known = tag;
-  e.count <= 4 * kWarp ? choose<4>(e, tag, choices) : choose<kMostExperts / kWarp>(e, tag, choices);
+#pragma unroll 1
+  for (int row = 0; row < p.rows; ++row) {
+    p.experts.count <= 4 * kWarp ? choose<4>(p.experts, row, tag, choices)
+                                 : choose<kMostExperts / kWarp>(p.experts, row, tag, choices);
+  }
 }
 
 // A producer warp: fills its stages of the ring. It keeps no more stages in flight than keep memory busy, because
@@ -124,13 +129,16 @@ class Producer {
     const typename Weights::Source from(p);
     const bool of_all = p.experts.part == ExpertPart::kOut;
     const int stages = (p.slices + Weights::kSlices - 1) / Weights::kSlices, grid = static_cast<int>(gridDim.x);
-    const int panels = p.experts.panels, stages_of_choice = of_all ? p.experts.stages : stages;
+    const int panels = p.experts.panels, top_k = p.experts.choice.top_k;
+    const int stages_of_choice = of_all ? p.experts.stages : stages;
     for (int unit = units.first; unit < units.count; unit += grid) {
-      const int first_choice = of_all ? 0 : unit / units.of_matrix, own = unit - first_choice * units.of_matrix;
+      const int choice_of_unit = of_all ? 0 : unit / units.of_matrix, own = unit - choice_of_unit * units.of_matrix;
       for (int i = 0; i < units.panels; ++i) {
+        const int first_choice = of_all ? i * top_k : choice_of_unit,
+                  of_half = of_all ? own : own + i * units.of_matrix;
         for (; next_ < stages; next_ += kProducerWarps) {
           const int further = next_ / stages_of_choice, stage = next_ - further * stages_of_choice;
-          const int panel = choices[first_choice + further].expert * panels + own + i * units.of_matrix;
+          const int panel = choices[first_choice + further].expert * panels + of_half;
           wait_for_room();
           Weights::fill(from, panel, stage * Weights::kSlices, ring_ + place_.offset(), place_.full(), policy_);
           place_.next();
@@ -214,7 +222,7 @@ struct Memory {
   Instruction* slots;  // [2]: the current instruction and the next one
   Instruction* fed;    // [kProducerWarps][2]: the same for each producer warp
   UnitPlace* places;   // [kMostPlaces]
-  Choice* choices;     // [kEpilogueWarps + kProducerWarps][kMostChoices]
+  Choice* choices;     // [kEpilogueWarps + kProducerWarps][kMostChoices], row by row
 };
 
 // The inputs of a matmul lie at the start of the scratch.
@@ -303,19 +311,20 @@ static __device__ __noinline__ float sum_parts(const PeerMemory& peers, int64_t 
 // passes the results on; a lane has one output of every other row. The fields of the instruction stay in registers.
 // What is added to the sums, or multiplied with the results, is loaded one panel ahead, so that results do not wait for
 // it.
-template <class T>
+// Panels of experts have one row of results.
+template <class T, bool of_experts>
 __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place,
                              uint32_t tag, const PeerMemory& peers, uint32_t rounds, const Choice* choices) {
   constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostDecodeKernelRows / kRowsOfWarp;
   const Units units(p);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, output = lane % kPanelOutputs,
             first_row = lane / kPanelOutputs;
-  const int grid = static_cast<int>(gridDim.x), rows = p.rows, n = p.n;
+  const int grid = static_cast<int>(gridDim.x), rows = of_experts ? 1 : p.rows, n = p.n;
   const bool accumulates = p.accumulate, is_gated = p.gated != nullptr, quads = p.put.quads;
   const bool keeps_out = p.keeps_out, keeps_gated = p.keeps_gated;
   const ops::Activation activation = p.activation;
   const int64_t out_stride = p.out_stride, gated_stride = p.gated_stride, put_stride = p.put.to.stride;
-  float* const out = p.out + first_row * out_stride + output;
+  float* out = p.out + first_row * out_stride + output;
   float* const gated = p.gated + first_row * gated_stride + output;
   uint2* put = p.put.to.words;
   if (put != nullptr) put += first_row * put_stride + (quads ? output / 4 * 2 : output);
@@ -323,12 +332,21 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
   const float offset = p.put.offset;
   const bool of_ranks = p.sum != 0;
   const uint32_t round = rounds + static_cast<uint32_t>(p.sum);
-  const bool of_experts = p.experts.part == ExpertPart::kIn;
+  // Experts: which row and which unit of a matrix a unit's panel belongs to.
+  const bool by_choice = of_experts && is_gated;
+  const int top_k = p.experts.choice.top_k;
+  const auto own = [&](int unit) { return by_choice ? unit % units.of_matrix : unit; };
+  const auto row_of = [&](int unit, int half) { return by_choice ? unit / units.of_matrix / top_k : half; };
+  const auto panel_of = [&](int unit, int half) {
+    return of_experts && !by_choice ? unit : own(unit) + half * units.of_matrix;
+  };
 
   struct Terms {  // what is added to the sums, and the factor of the results that are put
     float added[kRowsOfLane], factor;
   };
-  const auto prefetch = [&](int panel, int column) {
+  const auto prefetch = [&](int unit, int half) {
+    const int panel = panel_of(unit, half);
+    const float* const from = of_experts ? out + row_of(unit, half) * out_stride : out;
     Terms b{{0.0f, 0.0f}, 1.0f};
     if (panel * kPanelOutputs + output >= n) return b;
     const float of_all = bias != nullptr ? __ldg(bias + panel * kPanelOutputs + output) : 0.0f;
@@ -336,20 +354,18 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
     for (int i = 0; i < kRowsOfLane; ++i) {
       b.added[i] = of_all;
       if (accumulates && first_row + i * kRowsOfWarp < rows) {
-        b.added[i] += __ldcg(out + i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs);
+        b.added[i] += __ldcg(from + i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs);
       }
     }
-    if (weight != nullptr) b.factor = __ldg(weight + column * kPanelOutputs + output) + offset;
+    if (weight != nullptr) b.factor = __ldg(weight + unit * kPanelOutputs + output) + offset;
     return b;
   };
-  // The unit's panel within its matrix.
-  const auto own = [&](int unit) { return of_experts ? unit % units.of_matrix : unit; };
 
   float scales[kRowsOfLane] = {1.0f, 1.0f}, gates[kRowsOfLane];
   bool first = p.norms;
   const int first_unit = units.first + epilogue * grid;
   int turn = epilogue;  // 0: the unit belongs to this warp
-  Terms next = prefetch(own(first_unit), first_unit);
+  Terms next = prefetch(first_unit, 0);
 #pragma unroll 1
   for (int unit = units.first; unit < units.count; unit += grid) {
     const bool others = turn != 0;
@@ -361,20 +377,19 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
     const int next_unit = unit + kEpilogueWarps * grid;
 #pragma unroll 1
     for (int half = 0; half < units.panels; ++half) {
-      const int panel = own(unit) + half * units.of_matrix;
+      const int panel = panel_of(unit, half), row = of_experts ? row_of(unit, half) : 0;
       Terms terms = next;
-      if (of_experts) terms.factor = choices[unit / units.of_matrix].weight;
+      if (by_choice) terms.factor = choices[unit / units.of_matrix].weight;
       const bool ends = half + 1 == units.panels;
-      if (!ends || next_unit < units.count)
-        next = prefetch(ends ? own(next_unit) : own(unit) + units.of_matrix, ends ? next_unit : unit);
+      if (!ends || next_unit < units.count) next = ends ? prefetch(next_unit, 0) : prefetch(unit, half + 1);
       sums_place.wait_full();
       if (first) {
-        first = false;
+        first = of_experts && p.rows > 1;  // the next panel may be another row's
 #pragma unroll
         for (int i = 0; i < kRowsOfLane; ++i) {
           float squares = 0.0f;
           for (int w = 0; w < kMathWarps; ++w) {
-            squares += memory.squares[min(first_row + i * kRowsOfWarp, rows - 1) * kMathWarps + w];
+            squares += memory.squares[(row + min(first_row + i * kRowsOfWarp, rows - 1)) * kMathWarps + w];
           }
           scales[i] = rsqrtf(squares / static_cast<float>(p.k) + p.eps);
         }
@@ -394,8 +409,10 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
       if (of_ranks) {
 #pragma unroll
         for (int i = 0; i < kRowsOfLane; ++i) {
-          const int row = first_row + i * kRowsOfWarp, column = panel * kPanelOutputs + output;
-          if (row < rows && column < n) send_part(peers, inbox_word(row, column, n), scales[i] * totals[i], round);
+          const int here = first_row + i * kRowsOfWarp, column = panel * kPanelOutputs + output;
+          if (here < rows && column < n) {
+            send_part(peers, inbox_word(row + here, column, n), scales[i] * totals[i], round);
+          }
         }
       }
 #pragma unroll
@@ -404,11 +421,11 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
         const bool own = panel * kPanelOutputs + output < n && first_row + i * kRowsOfWarp < rows;
         float result = fmaf(scales[i], totals[i], terms.added[i]);
         if (of_ranks && own) {
-          const int64_t word = inbox_word(first_row + i * kRowsOfWarp, panel * kPanelOutputs + output, n);
+          const int64_t word = inbox_word(row + first_row + i * kRowsOfWarp, panel * kPanelOutputs + output, n);
           result = terms.added[i] + sum_parts(peers, word, scales[i] * totals[i], round);
         }
         __syncwarp();
-        if (own && keeps_out) out[i * kRowsOfWarp * out_stride + int64_t{panel} * kPanelOutputs] = result;
+        if (own && keeps_out) out[(row + i * kRowsOfWarp) * out_stride + int64_t{panel} * kPanelOutputs] = result;
         if (is_gated) {
           if (half == 0) {
             gates[i] = result;
@@ -418,7 +435,8 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
           if (own && keeps_gated) gated[i * kRowsOfWarp * gated_stride + int64_t{unit} * kPanelOutputs] = result;
         }
         if (put == nullptr) continue;
-        uint2* const to = put + i * kRowsOfWarp * put_stride + unit * (quads ? kPanelOutputs / 2 : kPanelOutputs);
+        const int put_row = (by_choice ? 0 : row) + i * kRowsOfWarp;  // units of choices follow each other
+        uint2* const to = put + put_row * put_stride + unit * (quads ? kPanelOutputs / 2 : kPanelOutputs);
         if (!quads) {
           if (own) put_word(to, __float_as_uint(result), tag);
           continue;
@@ -456,10 +474,14 @@ __device__ void add_stages(Panel& panel, const Memory& memory, OwnStages& own, c
   (end(std::integral_constant<int, i>()), ...);
 }
 
-// A matmul of at most `rows` rows whose inputs are in shared memory.
-template <class Weights, int rows>
-__device__ void matmul_rows(const Units& units, const Inputs& inputs, const Memory& memory, OwnStages& own,
-                            RingPlace& sums_place) {
+struct AllRows {
+  __device__ int operator()(int, int) const { return 0; }
+};
+
+// A matmul of at most `rows` rows whose inputs are in shared memory. row_of(unit, panel) is the first of them.
+template <class Weights, int rows, class RowOf = AllRows>
+__device__ void matmul_rows(const Units& units, Inputs inputs, const Memory& memory, OwnStages& own,
+                            RingPlace& sums_place, RowOf row_of = {}) {
   using Panel = typename Weights::template Panel<rows>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int stages = (inputs.slices + Weights::kSlices - 1) / Weights::kSlices, grid = static_cast<int>(gridDim.x);
@@ -468,6 +490,7 @@ __device__ void matmul_rows(const Units& units, const Inputs& inputs, const Memo
 #pragma unroll 1
     for (int i = 0; i < units.panels; ++i) {
       Panel panel;
+      inputs.row = row_of(unit, i);
       while (own.next < stages) {
         if (Panel::kSets > 1 && own.next + (Panel::kSets - 1) * kMathGroups < stages) {
           add_stages(panel, memory, own, inputs, std::make_integer_sequence<int, Panel::kSets>());
@@ -485,6 +508,21 @@ __device__ void matmul_rows(const Units& units, const Inputs& inputs, const Memo
   }
 }
 
+// A panel has other weights for each row.
+template <class T, class Weights>
+__device__ void multiply_experts(const MatmulInstruction& p, const Memory& memory, OwnStages& own,
+                                 RingPlace& sums_place, const Team& team, uint32_t epoch) {
+  const Units units(p);
+  const Inputs inputs = inputs_of(p, memory);
+  if (p.experts.part == ExpertPart::kOut) {
+    take_inputs<T, Weights, true>(p, memory, team, epoch + p.in.step);
+    return matmul_rows<Weights, 1>(units, inputs, memory, own, sums_place, [](int, int row) { return row; });
+  }
+  take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
+  const int units_of_row = units.of_matrix * p.experts.choice.top_k;
+  matmul_rows<Weights, 1>(units, inputs, memory, own, sums_place, [=](int unit, int) { return unit / units_of_row; });
+}
+
 template <class T, class Weights>
 __device__ void multiply(const MatmulInstruction& p, const Memory& memory, OwnStages& own, RingPlace& sums_place,
                          const Team& team, uint32_t epoch) {
@@ -493,9 +531,8 @@ __device__ void multiply(const MatmulInstruction& p, const Memory& memory, OwnSt
   const Inputs inputs = inputs_of(p, memory);
   static_assert(kMostDecodeKernelRows == 4);
   if constexpr (Weights::kByWarpGroup) {
-    if (p.experts.part == ExpertPart::kOut) {
-      take_inputs<T, Weights, true>(p, memory, team, epoch + p.in.step);
-      return matmul_rows<Weights, 1>(units, inputs, memory, own, sums_place);
+    if (p.experts.part != ExpertPart::kNone) {
+      return multiply_experts<T, Weights>(p, memory, own, sums_place, team, epoch);
     }
   }
   take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
@@ -681,7 +718,7 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
       if (at < p.n) prefetch_to_l2(p.put.weight + at);
     }
     if (p.experts.part != ExpertPart::kNone) {
-      if (Units(p).any()) choose(p.experts, epoch, known, choices);
+      if (Units(p).any()) choose(p, epoch, known, choices);
       if (lane == 0) {
         if constexpr (std::is_same_v<Quantized, QuantizedWeights<quant::Fp8>>) {
           if (p.quantized) producer.template feed_experts<Quantized>(p, choices);
@@ -770,8 +807,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
       if (in.kind == Instruction::Kind::kMatmul) {
         const MatmulInstruction& p = in.matmul;
         Choice* const choices = memory.choices + auxiliary * kMostChoices;
-        if (p.experts.part == ExpertPart::kIn && Units(p).any()) choose(p.experts, epoch, known, choices);
-        run_epilogue<T>(p, memory, auxiliary, sums, epoch + i, l.peers, rounds, choices);
+        if (p.experts.part == ExpertPart::kIn && Units(p).any()) choose(p, epoch, known, choices);
+        if (p.experts.part == ExpertPart::kNone) {
+          run_epilogue<T, false>(p, memory, auxiliary, sums, epoch + i, l.peers, rounds, choices);
+        } else {
+          run_epilogue<T, true>(p, memory, auxiliary, sums, epoch + i, l.peers, rounds, choices);
+        }
       }
     }
     everyone.sync();

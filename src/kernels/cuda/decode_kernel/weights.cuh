@@ -43,6 +43,7 @@ static_assert(kPieces == kWarpgroupWarps && kPieces * kPanelOutputs == 64);
 struct Inputs {
   std::byte* data;
   int rows, slices;
+  int row = 0;  // the first row that is multiplied
 };
 
 __device__ inline void prefetch_maps(const TensorMaps* maps, bool both) {
@@ -66,7 +67,7 @@ template <class T, int rows>
 __device__ inline void multiply_stage(float (&d)[4 * rows], const std::byte* stage, const Inputs& in, int input_matrix,
                                       int accumulate) {
   const uint64_t a = matrix(shared_address(stage));
-  const uint64_t b = matrix(shared_address(in.data) + input_matrix * in.rows * kInputMatrix);
+  const uint64_t b = matrix(shared_address(in.data) + (input_matrix * in.rows + in.row) * kInputMatrix);
   wgmma_arrive();
 #pragma unroll
   for (int step = 0; step < 4; ++step) {  // 32 bytes each
@@ -199,7 +200,7 @@ struct QuantizedWeights<quant::Fp8> {
       multiply_stage<__nv_fp8_e4m3, rows>(d_[set], stage, in, index, 0);
       const int piece = group_warp();
       const float* scales = reinterpret_cast<const float*>(stage + kWeights) + lane() / 4 * kPieces + piece;
-      const float* of_x = scales_of(in) + (index * kPieces + piece) * kMostDecodeKernelRows;
+      const float* of_x = scales_of(in) + (index * kPieces + piece) * kMostDecodeKernelRows + in.row;
 #pragma unroll
       for (int i = 0; i < 2; ++i) scales_[set][i] = scales[i * 8 * kPieces];
 #pragma unroll
