@@ -156,8 +156,8 @@ class Partial {
 };
 
 // Requests the missing part of a file and appends it.
-void receive(const RemoteFile& file, Partial& partial, const std::string& token) {
-  HttpRequest request{.url = file.url, .token = token};
+void receive(const RemoteFile& file, Partial& partial, const BlobOptions& options) {
+  HttpRequest request{.url = file.url, .token = options.token, .check = options.check};
   if (partial.done() > 0) request.headers["Range"] = fmt::format("bytes={}-", partial.done());
   bool content = false;
   const auto on_head = [&](const HttpResponse& head) {
@@ -203,6 +203,27 @@ bool intact(const RemoteFile& file, const fs::path& path) {
   return false;
 }
 
+void sleep_for(std::chrono::milliseconds time, const Check& check) {
+  constexpr std::chrono::milliseconds kSlice{100};
+  for (; check && time > kSlice; time -= kSlice) {
+    check();
+    std::this_thread::sleep_for(kSlice);
+  }
+  std::this_thread::sleep_for(time);
+}
+
+// Waits until nobody else holds the lock.
+void wait_for_lock(const FileDescriptor& held, const fs::path& lock, const Check& check) {
+  if (!check) {
+    if (::flock(held.get(), LOCK_EX) != 0) fail_file(lock, errno);
+    return;
+  }
+  while (::flock(held.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) fail_file(lock, errno);
+    sleep_for(std::chrono::milliseconds(200), check);
+  }
+}
+
 }  // namespace
 
 void check_status(const HttpResponse& response, const std::string& what) {
@@ -217,37 +238,39 @@ void check_status(const HttpResponse& response, const std::string& what) {
   if (status == 403) refuse(ErrorCode::kNotFound, ": request access on the model's page");
   if (status == 404) refuse(ErrorCode::kNotFound, ": not found");
   if (status != 408 && status != 429 && status < 500) refuse(ErrorCode::kInternal, "");
-  if (const auto seconds = parse_number(response.header("retry-after"))) {
-    constexpr uint64_t kLongest = 60;
-    log::info("{}: HTTP status {}, waiting {} s as the server requested", what, status, std::min(*seconds, kLongest));
-    std::this_thread::sleep_for(std::chrono::seconds(std::min(*seconds, kLongest)));
-  }
-  throw NetworkError(fmt::format("{}: HTTP status {}", what, status));
+  constexpr uint64_t kLongest = 60;
+  const uint64_t seconds = parse_number(response.header("retry-after")).value_or(0);
+  throw NetworkError(fmt::format("{}: HTTP status {}", what, status),
+                     std::chrono::seconds(std::min(seconds, kLongest)));
 }
 
-void with_retries(const std::function<void()>& f) {
+void with_retries(const std::function<void()>& f, const Check& check) {
   auto pause = std::chrono::milliseconds(200);
   for (int attempt = 1;; ++attempt) {
+    std::chrono::milliseconds requested{};
     try {
       return f();
     } catch (const NetworkError& e) {
       if (attempt == kAttempts) throw;
-      log::info("{}; retrying", e.what());
+      requested = e.pause;
+      log::info("{}; retrying{}", e.what(),
+                requested.count() > 0 ? fmt::format(" after {} s as the server requested", e.pause.count()) : "");
     }
-    std::this_thread::sleep_for(pause);
+    sleep_for(std::max(pause, requested), check);
     pause *= 3;
   }
 }
 
-RemoteFile ask_for_file(const std::string& name, const Url& url, const std::string& token) {
+RemoteFile ask_for_file(const std::string& name, const Url& url, const std::string& token, const Check& check) {
   HttpResponse head;
-  with_retries([&] {
+  const auto ask = [&] {
     // The hub's own answer states checksum and size, even when another host serves the content.
     head = perform(
-        {.method = "HEAD", .url = url, .token = token, .leave_origin = false}, [](const HttpResponse&) {},
-        [](std::string_view) {});
+        {.method = "HEAD", .url = url, .token = token, .leave_origin = false, .check = check},
+        [](const HttpResponse&) {}, [](std::string_view) {});
     if (head.status < 300 || head.status >= 400) check_status(head, name);
-  });
+  };
+  with_retries(ask, check);
   const bool linked = !head.header("x-linked-etag").empty();
   RemoteFile file{.name = name, .url = url, .checksum = plain_etag(head.header(linked ? "x-linked-etag" : "etag"))};
   const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
@@ -264,26 +287,26 @@ RemoteFile ask_for_file(const std::string& name, const Url& url, const std::stri
   return file;
 }
 
-void download_blob(const RemoteFile& file, const fs::path& folder, const fs::path& lock, const std::string& token,
-                   const std::function<void(int64_t)>& on_bytes, bool verify) {
+void download_blob(const RemoteFile& file, const fs::path& folder, const fs::path& lock, const BlobOptions& options) {
   const fs::path final_path = folder / file.checksum;
   const auto there = [&] {
     std::error_code ignored;
     if (!fs::is_regular_file(final_path, ignored) || fs::file_size(final_path, ignored) != file.size) return false;
-    return !verify || intact(file, final_path);
+    return !options.verify || intact(file, final_path);
   };
-  if (there()) return on_bytes(static_cast<int64_t>(file.size));
+  if (there()) return options.on_bytes(static_cast<int64_t>(file.size));
   const FileDescriptor held(lock, O_RDWR | O_CREAT);
   if (::flock(held.get(), LOCK_EX | LOCK_NB) != 0) {
-    log::info("{}: waiting for another process that is downloading it", file.name);
-    if (::flock(held.get(), LOCK_EX) != 0) fail_file(lock, errno);
-    if (there()) return on_bytes(static_cast<int64_t>(file.size));
+    log::info("{}: waiting for another download of it", file.name);
+    wait_for_lock(held, lock, options.check);
+    if (there()) return options.on_bytes(static_cast<int64_t>(file.size));
   }
-  Partial partial(file, folder / (file.checksum + ".incomplete"), on_bytes);
+  Partial partial(file, folder / (file.checksum + ".incomplete"), options.on_bytes);
   if (partial.done() < file.size) {
-    with_retries([&] {
-      if (partial.done() < file.size) receive(file, partial, token);
-    });
+    const auto go_on = [&] {
+      if (partial.done() < file.size) receive(file, partial, options);
+    };
+    with_retries(go_on, options.check);
   }
   partial.finish(final_path);
 }

@@ -33,6 +33,11 @@ std::string type_in_name(std::string_view file) {
   return {};
 }
 
+std::string not_cached(const HubName& name) {
+  return fmt::format("not in the Hugging Face cache ({} does not exist)",
+                     (hub_cache_folder() / name.folder() / "refs" / name.revision).string());
+}
+
 }  // namespace
 
 bool plain_name(std::string_view name) {
@@ -136,23 +141,25 @@ std::string resolve_model_path(const std::string& model) {
   if (fs::exists(model, ignored)) return model;
   const auto name = HubName::parse(model);
   if (!name) throw Error(ErrorCode::kNotFound, fmt::format("{}: no such file or folder", model));
-  const auto snapshot = find_snapshot(*name);
-  if (!snapshot) {
-    throw Error(ErrorCode::kNotFound,
-                fmt::format("{}: not a local file or folder, and not in the Hugging Face cache ({} does not exist)",
-                            model, (hub_cache_folder() / name->folder() / "refs" / name->revision).string()));
-  }
+  if (find_snapshot(*name)) return resolve_hub_name(*name);
+  throw Error(ErrorCode::kNotFound, fmt::format("{}: not a local file or folder, and {}", model, not_cached(*name)));
+}
+
+std::string resolve_hub_name(const HubName& name) {
+  std::error_code ignored;
+  const auto snapshot = find_snapshot(name);
+  if (!snapshot) throw Error(ErrorCode::kNotFound, fmt::format("{}: {}", name.repository, not_cached(name)));
   const std::vector<std::string> files = names_in(*snapshot, ignored);
   const bool other_weights = std::ranges::any_of(files, [](const std::string& file) {
     const fs::path ending = fs::path(file).extension();
     return ending == ".safetensors" || ending == ".bin";
   });
-  if (name->quantization.empty() && other_weights) return snapshot->string();
-  const auto chosen = choose_gguf(files, name->quantization);
+  if (name.quantization.empty() && other_weights) return snapshot->string();
+  const auto chosen = choose_gguf(files, name.quantization);
   if (!chosen.empty()) return (*snapshot / chosen.front()).string();
-  if (name->quantization.empty()) return snapshot->string();
-  throw Error(ErrorCode::kNotFound,
-              fmt::format("{}: no GGUF file of type {} in {}", model, name->quantization, snapshot->string()));
+  if (name.quantization.empty()) return snapshot->string();
+  throw Error(ErrorCode::kNotFound, fmt::format("{}:{}: no GGUF file of type {} in {}", name.repository,
+                                                name.quantization, name.quantization, snapshot->string()));
 }
 
 std::string model_name(const fs::path& folder) {

@@ -44,6 +44,9 @@ std::vector<std::string> choose_gguf(const std::vector<std::string>& files, std:
 // quantization, the GGUF file in it). Downloads nothing. Throws Error(kNotFound) that names every place it searched.
 std::string resolve_model_path(const std::string& model);
 
+// Returns the same for a name of the hub, which is never taken for a path of this machine.
+std::string resolve_hub_name(const HubName& name);
+
 // Returns the display name of a model folder: the folder's name, or "org/name" for a snapshot in the cache.
 std::string model_name(const std::filesystem::path& folder);
 

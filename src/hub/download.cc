@@ -134,6 +134,12 @@ std::vector<std::string> weights(const std::vector<std::string>& all, std::strin
   return chosen;
 }
 
+// A name for temporary files that no other download has, in this process or another.
+std::string own_suffix() {
+  static std::atomic<uint64_t> next{0};
+  return fmt::format("{}-{}", ::getpid(), next++);
+}
+
 class Download {
  public:
   Download(const HubName& name, const DownloadOptions& options)
@@ -152,15 +158,17 @@ class Download {
     in_parallel([&](size_t i) {
       const Url url = Url::parse(fmt::format("{}/{}/resolve/{}/{}", endpoint_, name_.repository, commit_,
                                              escape(names_[i], /*keep_slashes=*/true)));
-      files_[i] = hub::ask_for_file(names_[i], url, token_);
+      files_[i] = hub::ask_for_file(names_[i], url, token_, options_.check);
     });
     check_space();
-    report(0, 0);
+    report(0, 0, 0);
     in_parallel([&](size_t i) {
-      hub::download_blob(
-          files_[i], root_ / "blobs", locks_ / (files_[i].checksum + ".lock"), token_,
-          [&](int64_t bytes) { report(bytes, 0); }, options_.verify);
-      report(0, 1);
+      hub::download_blob(files_[i], root_ / "blobs", locks_ / (files_[i].checksum + ".lock"),
+                         {.token = token_,
+                          .on_bytes = [&](int64_t bytes) { report(i, bytes, 0); },
+                          .verify = options_.verify,
+                          .check = options_.check});
+      report(i, 0, 1);
     });
     for (const RemoteFile& file : files_) link(file);
     write_ref();
@@ -173,10 +181,11 @@ class Download {
                                            escape(name_.revision, /*keep_slashes=*/false)));
     const std::string what = fmt::format("{} (revision {})", name_.repository, name_.revision);
     std::string answer;
-    hub::with_retries([&] {
+    const auto ask = [&] {
       answer.clear();
       hub::perform(
-          {.url = url, .token = token_}, [&](const hub::HttpResponse& head) { hub::check_status(head, what); },
+          {.url = url, .token = token_, .check = options_.check},
+          [&](const hub::HttpResponse& head) { hub::check_status(head, what); },
           [&](std::string_view bytes) {
             if (answer.size() + bytes.size() > kMaxAnswer) {
               throw Error(ErrorCode::kInternal,
@@ -184,7 +193,8 @@ class Download {
             }
             answer += bytes;
           });
-    });
+    };
+    hub::with_retries(ask, options_.check);
     read_repository(answer, what);
   }
 
@@ -249,6 +259,7 @@ class Download {
     std::error_code error;
     for (const RemoteFile& file : files_) {
       progress_.total_bytes += file.size;
+      progress_.each.push_back({.name = file.name, .checksum = file.checksum, .size = file.size});
       const fs::path blob = root_ / "blobs" / file.checksum;
       const uint64_t whole = fs::file_size(blob, error);
       if (!error && whole == file.size) continue;
@@ -262,11 +273,14 @@ class Download {
                   fmt::format("{}: not enough disk space: {} free, {} needed for {}", root_.string(),
                               format_bytes(disk.available), format_bytes(missing + kHeadroom), name_.repository));
     }
+    if (options_.before) options_.before(missing);
   }
 
-  void report(int64_t bytes, int files) {
+  // `file` has got so many bytes more.
+  void report(size_t file, int64_t bytes, int files) {
     const std::scoped_lock lock(progress_mutex_);
     progress_.done_bytes += static_cast<uint64_t>(bytes);
+    if (file < progress_.each.size()) progress_.each[file].done += static_cast<uint64_t>(bytes);
     progress_.done_files += files;
     if (options_.progress) options_.progress(progress_);
   }
@@ -284,7 +298,7 @@ class Download {
       }
       fs::create_directory(folder);
     }
-    const fs::path temporary = folder / fmt::format(".{}.{}", file.checksum, ::getpid());
+    const fs::path temporary = folder / fmt::format(".{}.{}", file.checksum, own_suffix());
     std::error_code ignored;
     fs::remove(temporary, ignored);
     fs::create_symlink(target / "blobs" / file.checksum, temporary);
@@ -295,7 +309,7 @@ class Download {
     if (name_.revision == commit_) return;
     const fs::path ref = root_ / "refs" / name_.revision;
     fs::create_directories(ref.parent_path());
-    const fs::path temporary = ref.string() + fmt::format(".{}", ::getpid());
+    const fs::path temporary = fmt::format("{}.{}", ref.string(), own_suffix());
     std::ofstream out(temporary);
     out << commit_;
     out.close();

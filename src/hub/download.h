@@ -11,9 +11,17 @@
 
 namespace sluice {
 
+// A file of a download.
+struct FileProgress {
+  std::string name;             // path in the repository
+  std::string checksum;         // hex: SHA-256 (64 digits) or Git's SHA-1 of a blob (40 digits)
+  uint64_t size = 0, done = 0;  // bytes
+};
+
 struct DownloadProgress {
   uint64_t done_bytes = 0, total_bytes = 0;  // sums over all files; existing files count as done
   int done_files = 0, files = 0;
+  std::vector<FileProgress> each{};
 };
 
 struct DownloadOptions {
@@ -22,6 +30,10 @@ struct DownloadOptions {
   bool verify = false;     // compute the checksums of files in the cache, and download damaged ones again
   int parallel = 4;        // files downloaded at the same time
   std::function<void(const DownloadProgress&)> progress{};  // called from any thread, never concurrently; may be null
+  // Called once with the bytes that are still to come, before the first of them. May be null.
+  std::function<void(uint64_t)> before{};
+  // Called from any thread several times a second. May be null. What a callback throws ends the download.
+  std::function<void()> check{};
 };
 
 // Returns whether $HF_HUB_OFFLINE or $TRANSFORMERS_OFFLINE forbids downloads.

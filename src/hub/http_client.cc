@@ -31,6 +31,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr auto kTimeout = std::chrono::seconds(60);  // longest time without progress
+constexpr auto kCheckEvery = std::chrono::milliseconds(100);
 constexpr int kMaxRedirects = 5;
 constexpr size_t kPiece = 256 << 10;
 constexpr uint32_t kMaxHeader = 64 << 10;
@@ -56,7 +57,7 @@ asio::ssl::context make_tls() {
 // One request and its response over one connection.
 class Exchange {
  public:
-  explicit Exchange(const Url& url) : url_(url) {}
+  Exchange(const Url& url, const Check& check) : url_(url), check_(check) {}
 
   HttpResponse run(const HttpRequest& request, bool send_token, const std::function<bool(const HttpResponse&)>& on_head,
                    const std::function<void(std::string_view)>& on_body) {
@@ -77,7 +78,11 @@ class Exchange {
     socket.expires_after(kTimeout);
     start([&](error_code error, auto&&...) { result = error; });
     io_.restart();
-    io_.run();
+    if (!check_) io_.run();
+    while (!io_.stopped()) {
+      check_();
+      io_.run_for(kCheckEvery);
+    }
     return result;
   }
 
@@ -151,6 +156,7 @@ class Exchange {
   }
 
   const Url& url_;
+  const Check& check_;
   asio::io_context io_;
 };
 
@@ -227,18 +233,19 @@ HttpResponse perform(const HttpRequest& request, const std::function<void(const 
   for (int redirects = 0;; ++redirects) {
     std::optional<Url> next;
     const bool send_token = !request.token.empty() && url.same_origin(request.url);
-    const HttpResponse response = Exchange(url).run(
-        request, send_token,
-        [&](const HttpResponse& head) {
-          if (is_redirect(head.status) && !head.header("location").empty()) {
-            next = url.resolve(head.header("location"));
-            if (request.leave_origin || next->same_origin(url)) return false;
-            next.reset();
-          }
-          on_head(head);
-          return true;
-        },
-        on_body);
+    const HttpResponse response = Exchange(url, request.check)
+                                      .run(
+                                          request, send_token,
+                                          [&](const HttpResponse& head) {
+                                            if (is_redirect(head.status) && !head.header("location").empty()) {
+                                              next = url.resolve(head.header("location"));
+                                              if (request.leave_origin || next->same_origin(url)) return false;
+                                              next.reset();
+                                            }
+                                            on_head(head);
+                                            return true;
+                                          },
+                                          on_body);
     if (!next) return response;
     if (redirects == kMaxRedirects) {
       throw Error(ErrorCode::kInternal, fmt::format("{}: more than {} redirects", request.url.host, kMaxRedirects));

@@ -1,6 +1,7 @@
 // A blocking HTTP/1.1 client for downloads: TLS with verified certificates, redirects, bodies delivered in pieces.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <string>
@@ -25,8 +26,13 @@ struct Url {
 
 // The connection failed, closed early or timed out. The same request may succeed later.
 struct NetworkError : Error {
-  explicit NetworkError(const std::string& message) : Error(ErrorCode::kInternal, message) {}
+  explicit NetworkError(const std::string& message, std::chrono::seconds pause = {})
+      : Error(ErrorCode::kInternal, message), pause(pause) {}
+  std::chrono::seconds pause;  // at least so long before the next attempt, as the server requests
 };
+
+// Called several times a second during a wait, on the waiting thread. What it throws ends the wait. May be null.
+using Check = std::function<void()>;
 
 struct HttpRequest {
   std::string method = "GET";
@@ -35,6 +41,7 @@ struct HttpRequest {
   std::string token{};  // sent as a bearer token to the origin of `url`, and to no other origin a redirect leads to
   // Whether to follow redirects to other origins. If false, such a redirect is returned as the response.
   bool leave_origin = true;
+  Check check{};
 };
 
 struct HttpResponse {

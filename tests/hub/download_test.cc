@@ -1,9 +1,12 @@
 // Tests downloads from a local fake hub: what is fetched, what resumes, and what is refused.
 #include "hub/download.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -132,6 +135,11 @@ TEST_F(DownloadTest, IntoTheCacheThatOthersShare) {
   EXPECT_FALSE(fs::exists(snapshot / "tf_model.h5"));
   EXPECT_EQ(last.done_bytes, last.total_bytes);
   EXPECT_EQ(last.done_files, 3);
+  ASSERT_EQ(last.each.size(), 3u);
+  for (const FileProgress& file : last.each) {
+    EXPECT_EQ(file.done, file.size) << file.name;
+    EXPECT_EQ(file.checksum, blob(file.name).filename()) << file.name;
+  }
   EXPECT_EQ(resolve_model_path("org/name"), snapshot);
   EXPECT_EQ(model_name(snapshot), "org/name");
 
@@ -376,6 +384,73 @@ TEST_F(DownloadTest, ChecksumsAreAskedFor) {
     return Answer{.headers = {{"ETag", "\"../../../../evil\""}}, .body = "{}"};
   });
   EXPECT_THAT(error_of(), HasSubstr("sent no valid checksum"));
+}
+
+TEST_F(DownloadTest, TheBytesToComeAreToldBefore) {
+  serve();
+  std::vector<uint64_t> told;
+  options_.before = [&](uint64_t bytes) { told.push_back(bytes); };
+  download();
+  download();
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0], 300'000 + repository_.files["config.json"].size() + repository_.files["tokenizer.json"].size());
+  EXPECT_EQ(told[1], 0u);
+  fs::remove_all(root());
+  options_.before = [](uint64_t) { throw Error(ErrorCode::kInvalidRequest, "too much"); };
+  EXPECT_EQ(error_of(), "too much");
+  EXPECT_THAT(ranges(), ElementsAre("")) << "nothing of the weights was asked for again";
+}
+
+TEST_F(DownloadTest, SeveralAtATimeInAProcess) {
+  serve();
+  std::atomic<int> good{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back(
+        [&] { good += read(download() / "model.safetensors") == repository_.files.at("model.safetensors"); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 8);
+  EXPECT_EQ(std::distance(fs::directory_iterator(root() / "snapshots" / kCommit), {}), 3) << "no temporary files";
+}
+
+// Whatever a download waits for, a check ends it soon: an answer, a retry, another process.
+TEST_F(DownloadTest, ChecksEndWaits) {
+  std::atomic<bool> released{false}, wanted{true};
+  const auto wait = [&] {
+    while (!released) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  enum class Hold { kAnswer, kRetry, kLock } hold = Hold::kAnswer;
+  serve([&](const Request& request) -> std::optional<Answer> {
+    if (request.method != "GET" || !request.target.ends_with("model.safetensors")) return std::nullopt;
+    if (hold == Hold::kRetry) return Answer{.status = 503, .headers = {{"Retry-After", "30"}}};
+    if (hold == Hold::kAnswer) wait();
+    return std::nullopt;
+  });
+  options_.check = [&] {
+    if (!wanted) throw Error(ErrorCode::kOverloaded, "given up");
+  };
+  const fs::path lock = folder_.path() / "hub" / ".locks" / "models--org--name" /
+                        (blob("model.safetensors").filename().string() + ".lock");
+  for (const Hold now : {Hold::kAnswer, Hold::kRetry, Hold::kLock}) {
+    hold = now;
+    wanted = true;
+    const int held = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);  // of the first round, in the last one
+    if (now == Hold::kLock) {
+      ASSERT_EQ(::flock(held, LOCK_EX), 0);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    std::thread leave([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      wanted = false;
+    });
+    EXPECT_EQ(error_of(), "given up");
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    leave.join();
+    if (held >= 0) ::close(held);
+  }
+  released = true;
+  server_.reset();  // its threads use what is above
 }
 
 TEST_F(DownloadTest, TlsIsVerified) {
