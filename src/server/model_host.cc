@@ -18,7 +18,7 @@ namespace sluice::server {
 struct ModelHost::Shared {
   mutable std::mutex mutex;
   std::condition_variable changed;
-  std::vector<Slot> slots;
+  std::deque<Slot> slots;  // those that are there stay where they are when others are added
 
   // A pointer for a holder that is counted. When its last copy is gone, the holder is counted no more. Called without
   // the lock.
@@ -99,11 +99,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 ModelHost::ModelHost(std::vector<ModelSource> sources, ModelHostOptions options)
     : options_(options), shared_(std::make_shared<Shared>()) {
-  for (ModelSource& source : sources) {
-    Slot& slot = shared_->slots.emplace_back();
-    slot.info = std::make_shared<const ModelInfo>(source.info);
-    slot.source = std::move(source);
-  }
+  for (ModelSource& source : sources) add(std::move(source));
   threads_.start([this] { work(); });
   threads_.start([this] { watch(); });
 }
@@ -115,15 +111,27 @@ ModelHost::~ModelHost() {
   for (Slot& slot : shared_->slots) last.push_back(std::move(slot.engine));
 }
 
+ModelHost::Id ModelHost::add(ModelSource source) {
+  auto info = std::make_shared<const ModelInfo>(source.info);
+  const Lock lock(shared_->mutex);
+  Slot& slot = shared_->slots.emplace_back();
+  slot.id = shared_->slots.size() - 1;
+  slot.info = std::move(info);
+  slot.source = std::move(source);
+  return slot.id;
+}
+
 void ModelHost::load_at_start() {
-  for (Id model = 0; model < size() && loaded() < limit(); ++model) {
-    Slot& slot = shared_->slots[model];
-    if (!slot.source.at_start) continue;
+  const auto wanted = [this](Slot& slot) {
+    const Lock lock(shared_->mutex);
+    slot.evicts = !slot.source.at_start;
+    return slot.source.at_start;
+  };
+  const size_t most = options_.max_loaded == 0 ? size() : options_.max_loaded;
+  for (Id model = 0; model < size() && loaded() < most; ++model) {
+    Slot& slot = shared_->slots[model];  // nothing is added meanwhile
+    if (!wanted(slot)) continue;
     std::promise<std::shared_ptr<Engine>> promise;
-    {
-      const Lock lock(shared_->mutex);
-      slot.evicts = false;
-    }
     enqueue(model, Clock::time_point::max(), false,
             [&](std::shared_ptr<Engine> engine, const ApiError&) { promise.set_value(std::move(engine)); });
     const std::shared_ptr<Engine> engine = promise.get_future().get();
@@ -189,10 +197,9 @@ std::shared_ptr<Engine> ModelHost::look(Id model) const {
 std::shared_ptr<Engine> ModelHost::hold(Slot& slot, bool is_use, Lock& lock) const {
   ++slot.users;
   if (is_use) slot.last_used = Clock::now();
-  const Id model = static_cast<Id>(&slot - shared_->slots.data());
   std::shared_ptr<Engine> engine = slot.engine;
   lock.unlock();
-  return Shared::hold(shared_, model, std::move(engine), is_use);
+  return Shared::hold(shared_, slot.id, std::move(engine), is_use);
 }
 
 bool ModelHost::unload(Id model) {
@@ -215,8 +222,8 @@ void ModelHost::stop() {
   Lock lock(shared_->mutex);
   stopping_ = true;
   shared_->changed.notify_all();
-  for (Slot& slot : shared_->slots) {
-    std::vector<Waiter> waiters = std::exchange(slot.waiters, {});
+  for (Id model = 0; model < shared_->slots.size(); ++model) {  // models may be added meanwhile
+    std::vector<Waiter> waiters = std::exchange(shared_->slots[model].waiters, {});
     lock.unlock();
     for (Waiter& waiter : waiters) quietly([&] { waiter.done(nullptr, shutting_down()); });
     waiters.clear();
@@ -224,9 +231,15 @@ void ModelHost::stop() {
   }
 }
 
-size_t ModelHost::size() const { return shared_->slots.size(); }
+size_t ModelHost::size() const {
+  const Lock lock(shared_->mutex);
+  return shared_->slots.size();
+}
 
-std::string ModelHost::name(Id model) const { return shared_->slots.at(model).source.name; }
+std::string ModelHost::name(Id model) const {
+  const Lock lock(shared_->mutex);
+  return shared_->slots.at(model).source.name;
+}
 
 std::shared_ptr<const ModelInfo> ModelHost::info(Id model) const {
   const Lock lock(shared_->mutex);
@@ -273,7 +286,8 @@ std::vector<MetricFamily> ModelHost::metrics() const {
 
 size_t ModelHost::limit() const {
   const size_t all = shared_->slots.size();
-  return options_.max_loaded == 0 ? all : std::min(options_.max_loaded, all);
+  if (options_.max_loaded == 0) return all;
+  return options_.grows ? options_.max_loaded : std::min(options_.max_loaded, all);
 }
 
 size_t ModelHost::others_of(const Slot& slot) const {
@@ -406,7 +420,6 @@ void ModelHost::finish_load(Slot& slot, Lock& lock) {
   slot.idle = slot.source.idle.count() > 0 ? std::optional(slot.source.idle) : std::nullopt;
   slot.most_others = std::numeric_limits<size_t>::max();
   ++slot.loads;
-  const Id model = static_cast<Id>(&slot - shared_->slots.data());
   std::vector<Waiter> waiters = std::exchange(slot.waiters, {});
   slot.users += static_cast<int>(waiters.size());
   std::shared_ptr<Engine> engine = slot.engine;  // stays the slot's: the waiters hold the model
@@ -416,7 +429,7 @@ void ModelHost::finish_load(Slot& slot, Lock& lock) {
     quietly([&] {
       std::shared_ptr<Engine> held;
       try {
-        held = Shared::hold(shared_, model, engine, /*is_use=*/true);
+        held = Shared::hold(shared_, slot.id, engine, /*is_use=*/true);
       } catch (const std::bad_alloc&) {
         return waiter.done(nullptr, out_of_memory());
       }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -34,6 +35,7 @@ struct ModelSource {
 
 struct ModelHostOptions {
   size_t max_loaded = 0;                        // models in memory at a time; 0: all
+  bool grows = false;                           // models may be added: the memory is divided for max_loaded
   size_t max_waiting = 1024;                    // requests that wait for one model; further ones are refused
   std::chrono::milliseconds max_wait{300'000};  // how long a request waits for its model
 };
@@ -50,6 +52,9 @@ class ModelHost {
 
   ModelHost(std::vector<ModelSource> sources, ModelHostOptions options);
   ~ModelHost();  // ends a load in progress and unloads all models
+
+  // Adds a model that is loaded when it is first needed.
+  Id add(ModelSource source);
 
   // Loads the models of the start one after the other, as many as max_loaded allows, and unloads none for them. Throws
   // the Error of the first that cannot be loaded.
@@ -91,7 +96,8 @@ class ModelHost {
     bool own_deadline;  // `until` is the request's, not the host's
   };
   struct Slot {
-    ModelSource source;
+    Id id = 0;
+    ModelSource source{};
     State state = State::kUnloaded;
     std::shared_ptr<Engine> engine{};  // while the model is in memory
     std::shared_ptr<const ModelInfo> info{};

@@ -40,6 +40,10 @@ void Models::add_hosted(const std::string& name, ModelHost::Id model, const std:
   add({.name = name, .adapter = adapter, .hosted = model});
 }
 
+void Models::add_source(const std::string& name, ModelSource source) {
+  add({.name = name, .hosted = host_->add(std::move(source)), .added = true});
+}
+
 ServedModel Models::looked_at(ServedModel model) const {
   if (!model.hosted) return model;
   model.engine = host_->look(*model.hosted);
@@ -151,7 +155,7 @@ std::vector<std::string> Models::names() const {
 std::optional<ServedModel> Models::only() const {
   {
     const std::lock_guard lock(mutex_);
-    const auto is_first = [&](const ServedModel& model) { return model.same_model(models_.front()); };
+    const auto is_first = [&](const ServedModel& model) { return model.added || model.same_model(models_.front()); };
     if (!std::ranges::all_of(models_, is_first)) return std::nullopt;
   }
   return first();

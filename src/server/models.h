@@ -21,6 +21,7 @@ struct ServedModel {
   // Of a model that comes and goes:
   std::optional<ModelHost::Id> hosted{};
   std::shared_ptr<const ModelInfo> known{};
+  bool added = false;  // by a request, as the server ran
 
   const ModelInfo& info() const { return engine != nullptr ? engine->model() : *known; }
   // Whether both names stand for the same model, or for adapters of it.
@@ -44,6 +45,8 @@ class Models {
   ModelHost* host() const { return host_.get(); }  // null: the models do not come and go
   // Names a model of the host. Throws Error(kInvalidRequest) when the name is taken.
   void add_hosted(const std::string& name, ModelHost::Id model, const std::string& adapter = {});
+  // Adds a model to the host, under this name, while requests are served. Throws as add_hosted() does.
+  void add_source(const std::string& name, ModelSource source);
 
   // Throws Error(kInvalidRequest) when the name is taken. The engine is destroyed on a thread of its own when the model
   // is unloaded and its last request has ended.
@@ -66,6 +69,7 @@ class Models {
   std::vector<std::string> names() const;
   std::optional<ServedModel> first() const;
   // What requests without a model get: the one that is served, under its first name. None while there are several.
+  // Those that requests added do not count, so that they change nothing for other clients.
   std::optional<ServedModel> only() const;
   // True if no engine would take a request (Engine::overloaded). Of a host's models, requests find out when they have
   // named theirs.

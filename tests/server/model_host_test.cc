@@ -106,6 +106,29 @@ TEST_F(ModelHostTest, AllThatWaitGetOneLoad) {
   EXPECT_NE(models->try_acquire(0), nullptr);
 }
 
+// Models may be added while others are used, and share the memory that max_loaded leaves them.
+TEST_F(ModelHostTest, ModelsMayBeAdded) {
+  const auto models = host({"a"}, {.max_loaded = 2, .grows = true});
+  EXPECT_NE(get(*models, 0).engine, nullptr);
+  EXPECT_EQ(sources_["a"].share, 0.5);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      ModelSource added = [&] {
+        static std::mutex mutex;
+        const std::lock_guard lock(mutex);
+        return source(fmt::format("added {}", i));
+      }();
+      const ModelHost::Id id = models->add(std::move(added));
+      EXPECT_EQ(models->name(id), fmt::format("added {}", i));
+      EXPECT_NE(get(*models, id).engine, nullptr);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(models->size(), 5u);
+  EXPECT_LE(alive_, 2);
+}
+
 // A model that loads holds up no request to one that is loaded.
 TEST_F(ModelHostTest, LoadedModelsAnswerWhileOthersLoad) {
   const auto models = host({"a", "b"});
