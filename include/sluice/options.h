@@ -116,6 +116,8 @@ struct ServerOptions {
   int64_t max_total_body_bytes = 0;     // bodies of all requests together; 0: an eighth of memory, at most 1 GiB
   int body_total_timeout_ms = 300'000;  // to receive a whole body
   int max_connections_per_address = 0;  // 0: half of max_connections, without a limit for loopback addresses
+  bool allow_pull = false;              // /api/pull may download models from the hub
+  int64_t pull_cache_bytes = 0;         // of the hub's cache after a pull; 0: no limit but the disk's
   std::string lora_root{};              // adapters below this folder may be loaded over HTTP; empty: none
   int worker_threads = 0;               // parse, render and tokenize requests; 0: one per CPU, 2 to 16
   std::string store{};                  // SQLite file of stored answers; empty: in memory
@@ -280,6 +282,11 @@ void visit(V&& v, ServerOptions& o) {
   v("max-connections-per-address", o.max_connections_per_address,
     "open connections of one IPv4 address or IPv6 /64 network (0: half of max-connections, none for loopback)");
   v("lora-root", o.lora_root, "folder whose adapters may be loaded with /v1/load_lora_adapter; none by default");
+  v("allow-pull", o.allow_pull,
+    "let Ollama's /api/pull download models from the Hugging Face hub, and serve them under their names "
+    "(several-models.md)");
+  v("pull-cache-bytes", o.pull_cache_bytes,
+    "refuse a pull after which the Hugging Face cache would be larger (0: no limit but the disk's)");
   v("worker-threads", o.worker_threads,
     "threads that parse, render and tokenize requests (0: one per CPU, at least 2 and at most 16)");
   v("store", o.store,
@@ -345,6 +352,7 @@ void visit_ranges(V&& v, const ServerOptions& o) {
   v("store-ttl", o.store_ttl, 0, kInt);
   v("store-size", o.store_size, 0, kBytes);
   v("max-loaded-models", o.max_loaded_models, 0, 4096);
+  v("pull-cache-bytes", o.pull_cache_bytes, 0, int64_t{1} << 60);
   v("model-idle-seconds", o.model_idle_seconds, 0, kInt);
   v("max-model-queue", o.max_model_queue, 1, kInt);
   v("model-load-timeout-ms", o.model_load_timeout_ms, 1, kDayMs);

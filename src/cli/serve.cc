@@ -10,11 +10,13 @@
 #include "cli/command.h"
 #include "cli/load_engine.h"
 #include "cli/model_list.h"
+#include "cli/pull_model.h"
 #include "cli/usage_error.h"
 #include "engine/adapter_table.h"
 #include "hub/cache.h"
 #include "server/loading.h"
 #include "server/models.h"
+#include "server/pulls.h"
 #include "server/server.h"
 #include "server/startup.h"
 #include "server/store/store.h"
@@ -27,6 +29,9 @@ using server::ModelHost;
 using server::ModelHostOptions;
 using server::Models;
 using server::ModelSource;
+using server::PullProgress;
+using server::Pulls;
+using server::PullSource;
 
 // The exit status of a server whose engine failed after the start. A supervisor starts such a server anew. Status 1 is
 // for failures that come back: of the options, the files or the load.
@@ -111,30 +116,34 @@ class StartProgress {
   double loads_, done_ = 0;
 };
 
+ModelSource source_of(const ModelEntry& entry, const std::shared_ptr<StartProgress>& started) {
+  ModelSource source{.name = entry.names.front(),
+                     .info = {},
+                     .load = {},
+                     .at_start = !entry.on_demand,
+                     .idle = std::chrono::seconds(entry.idle_seconds)};
+  try {
+    source.info = Engine::describe(entry.engine);
+  } catch (const Error& e) {
+    throw Error(e.code, fmt::format("model '{}': {}", source.name, e.what()));
+  }
+  source.load = [options = entry.engine, started](double share, const std::function<void(double)>& progress) {
+    EngineOptions mine = options;
+    mine.kv_cache_share = share;
+    auto engine = load_engine(mine, [&](double part) {
+      started->share(part);
+      progress(part);
+    });
+    started->next();
+    return engine;
+  };
+  return source;
+}
+
 std::vector<ModelSource> sources_of(const std::vector<ModelEntry>& entries,
                                     const std::shared_ptr<StartProgress>& started) {
   std::vector<ModelSource> sources;
-  for (const ModelEntry& entry : entries) {
-    ModelSource& source = sources.emplace_back();
-    source.name = entry.names.front();
-    source.at_start = !entry.on_demand;
-    source.idle = std::chrono::seconds(entry.idle_seconds);
-    try {
-      source.info = Engine::describe(entry.engine);
-    } catch (const Error& e) {
-      throw Error(e.code, fmt::format("model '{}': {}", source.name, e.what()));
-    }
-    source.load = [options = entry.engine, started](double share, const std::function<void(double)>& progress) {
-      EngineOptions mine = options;
-      mine.kv_cache_share = share;
-      auto engine = load_engine(mine, [&](double part) {
-        started->share(part);
-        progress(part);
-      });
-      started->next();
-      return engine;
-    };
-  }
+  for (const ModelEntry& entry : entries) sources.push_back(source_of(entry, started));
   return sources;
 }
 
@@ -153,18 +162,36 @@ std::shared_ptr<Models> table_of(std::shared_ptr<ModelHost> host, const std::vec
   return models;
 }
 
-int serve_several(const ServerOptions& options, const std::vector<ModelEntry>& entries,
+// Models that requests download have the options of all models.
+std::shared_ptr<Pulls> pulls_of(const std::shared_ptr<Models>& models, const ServerOptions& options,
+                                const EngineOptions& engine, const std::shared_ptr<StartProgress>& started) {
+  if (!options.allow_pull) return nullptr;
+  PullSource source{.name = hub_model_name, .get = {}};
+  const auto budget = std::make_shared<PullBudget>(static_cast<uint64_t>(options.pull_cache_bytes));
+  source.get = [engine, budget, started, idle = options.model_idle_seconds](const std::string& name,
+                                                                            PullProgress& progress) {
+    ModelEntry entry{.engine = engine, .names = {name}, .on_demand = true, .idle_seconds = idle};
+    entry.engine.model = pull_model(name, engine.allow_bin, *budget, progress);
+    entry.engine.lora_modules.clear();
+    return source_of(entry, started);
+  };
+  return std::make_shared<Pulls>(models, std::move(source));
+}
+
+// `engine`: the options of all models.
+int serve_several(const ServerOptions& options, const EngineOptions& engine, const std::vector<ModelEntry>& entries,
                   std::unique_ptr<LoadingServer> loading) {
   const auto started = std::make_shared<StartProgress>(*loading, entries.size());
   const auto host = std::make_shared<ModelHost>(
       sources_of(entries, started),
       ModelHostOptions{.max_loaded = static_cast<size_t>(options.max_loaded_models),
+                       .grows = options.allow_pull,
                        .max_waiting = static_cast<size_t>(options.max_model_queue),
                        .max_wait = std::chrono::milliseconds(options.model_load_timeout_ms)});
   const std::shared_ptr<Models> models = table_of(host, entries);
   host->load_at_start();
   started->end();
-  Server server(models, options, loading->release());
+  Server server(models, options, loading->release(), pulls_of(models, options, engine, started));
   loading.reset();
   for (size_t i = 0; i < host->size(); ++i) {
     const auto info = host->info(i);
@@ -213,11 +240,11 @@ int serve(Arguments a) {
     fmt::print("This is the demo model. For another one: sluice serve MODEL, a folder, a GGUF file or org/name.\n");
   }
   const ModelEntry& first = entries.front();
-  if (entries.size() == 1 && !first.on_demand && first.idle_seconds == 0) {
+  if (entries.size() == 1 && !first.on_demand && first.idle_seconds == 0 && !a.server.allow_pull) {
     return serve_one(a.server, first, std::move(loading));
   }
   name_models(entries);
-  return serve_several(a.server, entries, std::move(loading));
+  return serve_several(a.server, a.engine, entries, std::move(loading));
 }
 
 std::function<int()> declare(CLI::App& app) {

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "server/event_streams.h"
+#include "server/pulls.h"
 #include "server/store/store.h"
 
 namespace sluice::server {
@@ -160,11 +161,15 @@ Api::Api(std::shared_ptr<Models> models, ApiOptions options)
       running_(std::make_shared<RunningGenerations>()),
       events_(shared_->of<EventStreams>()) {
   if (options_.store != nullptr) shared_->provide(options_.store);
+  if (options_.pulls != nullptr) shared_->provide(options_.pulls);
 }
 
 Api::~Api() { detach_all(); }
 
-void Api::look(bool ending) { events_->look(*models_, ending); }
+void Api::look(bool ending) {
+  if (ending && options_.pulls != nullptr) options_.pulls->stop();
+  events_->look(*models_, ending);
+}
 
 void Api::detach_all() {
   running_->detach_all();

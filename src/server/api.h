@@ -22,6 +22,7 @@
 namespace sluice::server {
 
 class EventStreams;
+class Pulls;
 class Store;
 
 struct ApiOptions {
@@ -30,6 +31,7 @@ struct ApiOptions {
   std::chrono::milliseconds request_timeout{0};  // longest life of a request; 0: none
   std::string lora_root = {};                    // folder of the adapters that requests may load; empty: none
   std::shared_ptr<Store> store = {};             // of answers; null: one in memory, made when it is needed
+  std::shared_ptr<Pulls> pulls = {};             // of models; null: requests may not pull any
   // Runs the rest of a request that waited for its model; empty: on a thread of the models' host. After Api has gone,
   // tasks are not run.
   std::function<void(std::function<void()>)> post = {};

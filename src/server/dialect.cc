@@ -20,11 +20,20 @@ const Dialect& dialect_of(std::string_view path) {
   return default_dialect();
 }
 
+std::string_view plain_model_name(const Dialect& dialect, std::string_view name) {
+  if (name.ends_with(dialect.model_suffix)) name.remove_suffix(dialect.model_suffix.size());
+  for (const std::string_view prefix : dialect.model_prefixes) {
+    if (!name.starts_with(prefix)) continue;
+    name.remove_prefix(prefix.size());
+    break;
+  }
+  return name;
+}
+
 std::optional<ServedModel> find_model(const Models& models, const Dialect& dialect, std::string_view name) {
   std::optional<ServedModel> model = models.find(name);
-  const std::string_view suffix = dialect.model_suffix;
-  if (model || suffix.empty() || !name.ends_with(suffix)) return model;
-  return models.find(name.substr(0, name.size() - suffix.size()));
+  const std::string_view plain = plain_model_name(dialect, name);
+  return model || plain == name ? model : models.find(plain);
 }
 
 HttpResponse to_response(const ApiError& error) { return to_response(error, default_dialect()); }

@@ -46,22 +46,25 @@ HttpServerOptions with_listener(HttpServerOptions options, int listener) {
   return options;
 }
 
-ApiOptions api_options(const ServerOptions& o, std::function<void(std::function<void()>)> post) {
+ApiOptions api_options(const ServerOptions& o, std::shared_ptr<Pulls> pulls,
+                       std::function<void(std::function<void()>)> post) {
   return {.strict = o.strict,
           .log_requests = o.log_requests,
           .request_timeout = std::chrono::milliseconds(o.request_timeout_ms),
           .lora_root = o.lora_root,
           .store = std::make_shared<Store>(store_options(o)),
+          .pulls = std::move(pulls),
           .post = std::move(post)};
 }
 
 }  // namespace
 
 struct Server::Impl final : HttpHandler {
-  Impl(std::shared_ptr<Models> m, const ServerOptions& o, int listener)
+  Impl(std::shared_ptr<Models> m, const ServerOptions& o, int listener, std::shared_ptr<Pulls> pulls)
       : models(std::move(m)),
         options(o),
-        api(models, api_options(o, [this](auto task) { workers.post(WorkerPool::Size::kSmall, std::move(task)); })),
+        api(models, api_options(o, std::move(pulls),
+                                [this](auto task) { workers.post(WorkerPool::Size::kSmall, std::move(task)); })),
         http(with_listener(transport_options(o), listener), *this),
         gate(o, http.loopback(), router),
         workers(worker_threads(o)) {
@@ -332,8 +335,8 @@ struct Server::Impl final : HttpHandler {
 Server::Server(Engine& engine, const ServerOptions& options, int listener)
     : Server(Models::single(engine, options.served_model_name), options, listener) {}
 
-Server::Server(std::shared_ptr<Models> models, const ServerOptions& options, int listener)
-    : impl_(std::make_unique<Impl>(std::move(models), options, listener)) {}
+Server::Server(std::shared_ptr<Models> models, const ServerOptions& options, int listener, std::shared_ptr<Pulls> pulls)
+    : impl_(std::make_unique<Impl>(std::move(models), options, listener, std::move(pulls))) {}
 
 Server::~Server() = default;
 

@@ -11,7 +11,8 @@ namespace sluice {
 
 namespace server {
 class Models;
-}
+class Pulls;
+}  // namespace server
 
 class Server {
  public:
@@ -19,8 +20,10 @@ class Server {
   // negative. Throws Error if an option cannot be used: the address, TLS files, the API key file, a value that is out
   // of range. The engine must outlive the server.
   Server(Engine& engine, const ServerOptions& options, int listener = -1);
-  // Serves several models. served_model_name is not used: the table has the names.
-  Server(std::shared_ptr<server::Models> models, const ServerOptions& options, int listener = -1);
+  // Serves several models. served_model_name is not used: the table has the names. Without `pulls`, requests may not
+  // download models.
+  Server(std::shared_ptr<server::Models> models, const ServerOptions& options, int listener = -1,
+         std::shared_ptr<server::Pulls> pulls = {});
   ~Server();
 
   int port() const;

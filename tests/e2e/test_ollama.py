@@ -86,4 +86,4 @@ def test_errors(llama, model):
         llama.embed(model, "text")
     with pytest.raises(ollama.ResponseError) as error:
         llama.pull("other")
-    assert error.value.status_code == 404
+    assert error.value.status_code == 403

@@ -16,6 +16,7 @@ std::string ollama_error_body(const ApiError& error) { return dump_json({{"error
 const Dialect kOllama{.name = "ollama",
                       .error_body = ollama_error_body,
                       .model_suffix = ":latest",
+                      .model_prefixes = {"hf.co/", "huggingface.co/"},
                       .prefixes = {"/api/"},
                       .any_content_type = true};
 

@@ -1,4 +1,4 @@
-// /api/tags, /api/ps, /api/show, /api/pull and /api/version: the served models as Ollama's clients list them.
+// /api/tags, /api/ps, /api/show and /api/version: the served models as Ollama's clients list them.
 #include <fmt/core.h>
 
 #include <chrono>
@@ -9,6 +9,7 @@
 #include "server/endpoint.h"
 #include "server/engine_request.h"
 #include "server/ollama/dialect.h"
+#include "server/ollama/models.h"
 #include "server/rows.h"
 #include "sluice/version.h"
 
@@ -17,9 +18,6 @@ namespace {
 
 struct ShowFields {
   std::string name;  // the older name of "model"
-};
-struct PullFields {
-  bool stream = true;
 };
 
 // Bytes of the checkpoint's files. 0 when they are gone.
@@ -52,6 +50,8 @@ Json details(const ModelInfo& model) {
           {"quantization_level", model.dtype}};
 }
 
+}  // namespace
+
 Json card(const ServedModel& served) {
   const ModelInfo& model = served.info();
   return {{"name", served.name},
@@ -61,6 +61,8 @@ Json card(const ServedModel& served) {
           {"digest", hex(sha256(fingerprint(model)))},
           {"details", details(model)}};
 }
+
+namespace {
 
 void tags(Call& call) {
   Json list = Json::array();
@@ -127,24 +129,6 @@ void show(Call& call) {
              .headers = call.warnings()});
 }
 
-// Clients pull a model before they use it. The files of a served one are there.
-void pull(Call& call) {
-  find_named(call);
-  const Json model = card(call.model);
-  const std::string digest = "sha256:" + model["digest"].get<std::string>();
-  const Json done = {{"status", "success"}};
-  if (!call.fields.of<PullFields>().stream) {
-    return call.send({.body = dump_json(done), .headers = call.warnings()});
-  }
-  const Json files = {{"status", "pulling " + digest.substr(7, 12)},
-                      {"digest", digest},
-                      {"total", model["size"]},
-                      {"completed", model["size"]}};
-  call.send({.content_type = "application/x-ndjson",
-             .body = fmt::format("{}\n{}\n{}\n", R"({"status":"pulling manifest"})", dump_json(files), dump_json(done)),
-             .headers = call.warnings()});
-}
-
 void version(Call& call) { call.send({.body = dump_json({{"version", kVersion}})}); }
 
 constexpr Parameter kShow[] = {
@@ -155,16 +139,6 @@ constexpr Parameter kShow[] = {
      .help = "the older name of model",
      .set = assign<&ShowFields::name>},
     {.name = "verbose", .type = Parameter::Type::kBoolean, .fallback = "false", .help = "changes nothing"}};
-
-constexpr Parameter kPull[] = {kShow[0],
-                               {.name = "stream",
-                                .type = Parameter::Type::kBoolean,
-                                .fallback = "true",
-                                .help = "answer by lines of JSON",
-                                .set = assign<&PullFields::stream>},
-                               refused("insecure", "[false]"),
-                               refused("username"),
-                               refused("password")};
 
 const EndpointInfo tags_endpoint{.name = "ollama tags",
                                  .dialect = &kOllama,
@@ -186,14 +160,6 @@ const EndpointInfo show_endpoint{.name = "ollama show",
                                  .needs_engine = [](const Json&) { return false; },
                                  .names_model_otherwise = true,
                                  .run = show};
-const EndpointInfo pull_endpoint{.name = "ollama pull",
-                                 .dialect = &kOllama,
-                                 .paths = {"/api/pull"},
-                                 .help = "says that a served model is there, for Ollama's clients",
-                                 .parameters = {model_parameter(), kPull},
-                                 .needs_engine = [](const Json&) { return false; },
-                                 .names_model_otherwise = true,
-                                 .run = pull};
 const EndpointInfo version_endpoint{.name = "ollama version",
                                     .dialect = &kOllama,
                                     .method = "GET",
@@ -202,7 +168,7 @@ const EndpointInfo version_endpoint{.name = "ollama version",
                                     .help = "the version, for Ollama's clients",
                                     .run = version};
 const Registry<EndpointInfo> registered_tags{tags_endpoint}, registered_ps{ps_endpoint}, registered_show{show_endpoint},
-    registered_pull{pull_endpoint}, registered_version{version_endpoint};
+    registered_version{version_endpoint};
 
 }  // namespace
 }  // namespace sluice::server::ollama::models

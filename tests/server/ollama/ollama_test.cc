@@ -190,7 +190,7 @@ TEST_F(Ollama, ServedModelsNeedNoPull) {
   EXPECT_EQ(lines.headers.at("content-type"), "application/x-ndjson");
   EXPECT_TRUE(lines.body.starts_with("{\"status\":\"pulling manifest\"}\n{\"status\":\"pulling ")) << lines.body;
   EXPECT_TRUE(lines.body.ends_with("}\n{\"status\":\"success\"}\n")) << lines.body;
-  expect_refused(post("/api/pull", R"({"model":"other"})"), 404, "`fake`");
+  expect_refused(post("/api/pull", R"({"model":"other"})"), 403, "`fake`");
 }
 
 TEST_F(Ollama, WhatIsNotSupportedIsRefusedByName) {
