@@ -17,8 +17,12 @@ ARCHS = {
     "ModernBertForSequenceClassification": "modern-bert", "EuroBertModel": "eurobert", "BertModel": "bert",
     "BertForSequenceClassification": "bert", "XLMRobertaModel": "bert", "RobertaModel": "bert",
     "RobertaForSequenceClassification": "bert", "XLMRobertaForSequenceClassification": "bert",
+    "DeepseekV32ForCausalLM": "deepseek32", "GlmMoeDsaForCausalLM": "glm-dsa",
     "JinaEmbeddingsV3Model": "jina-bert-v3", "NomicBertModel": "nomic-bert", "KimiLinearForCausalLM": "kimi-linear",
 }
+# Architectures that are newer than the package gguf, and others whose tensors have the same names.
+LATER = {"hy_v3": "exaone-moe", "mellum": "exaone-moe", "cohere2moe": "deepseek2", "deepseek32": "deepseek2",
+         "glm-dsa": "deepseek2"}
 ENCODERS = {"gemma-embedding", "modern-bert", "eurobert", "bert", "jina-bert-v3", "nomic-bert"}
 RECURRENT = {"mamba", "mamba2", "jamba", "falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe"}
 
@@ -279,6 +283,36 @@ def moe_statics(name, w):
     return [(f"blk.{name.split('.')[2]}.exp_probs_b.bias", w.reshape(-1))]
 
 
+def bailing(name, w, c, s):
+    """Splits the fused projection and pairs the rows of queries and keys."""
+    layer = name.split(".")[2] if ".layers." in name else ""
+    if name.endswith("attention.dense.weight"):
+        return [(f"blk.{layer}.attn_output.weight", w)]
+    if not name.endswith("query_key_value.weight"):
+        return None
+    q, k, v = np.split(w, [s.heads * s.dim, (s.heads + s.kv) * s.dim])
+
+    def paired(rows, heads):
+        return rows.reshape(heads, 2, s.dim // 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+    return [(f"blk.{layer}.attn_q.weight", paired(q, s.heads)), (f"blk.{layer}.attn_k.weight", paired(k, s.kv)),
+            (f"blk.{layer}.attn_v.weight", v)]
+
+
+INDEXER = {"wq_b.weight": "attn_q_b.weight", "wk.weight": "attn_k.weight", "k_norm.weight": "k_norm.weight",
+           "k_norm.bias": "k_norm.bias", "weights_proj.weight": "proj.weight"}
+HY3 = {"router.gate.weight": "ffn_gate_inp.weight", "expert_bias": "exp_probs_b",
+       "shared_mlp.gate_proj.weight": "ffn_gate_shexp.weight", "shared_mlp.up_proj.weight": "ffn_up_shexp.weight",
+       "shared_mlp.down_proj.weight": "ffn_down_shexp.weight"}
+
+
+def renamed(table, marker, prefix, name, w):
+    """Renames the tensors of a part of a layer by a table of their last words."""
+    if marker not in name or name.split(marker)[1] not in table:
+        return None
+    return [(f"blk.{name.split('.')[2]}.{prefix}{table[name.split(marker)[1]]}", w)]
+
+
 def convert(arch, name, w, c, s):
     """Returns what a tensor becomes: pairs of a name (Hugging Face's or GGUF's) and values; None: unchanged."""
     if arch in ENCODERS:
@@ -307,6 +341,12 @@ def convert(arch, name, w, c, s):
         return qwen3_next(name, w, c)
     if arch == "gemma3n":
         return gemma3n(name, w)
+    if arch == "bailingmoe":
+        return bailing(name, w, c, s)
+    if arch == "hy_v3":
+        return renamed(HY3, ".mlp.", "", name, w)
+    if arch in ("deepseek32", "glm-dsa"):
+        return renamed(INDEXER, ".indexer.", "indexer.", name, w) or latent(name, w, c, s)
     if arch == "deepseek2":
         return latent(name, w, c, s)
     if arch == "kimi-linear":
@@ -363,6 +403,8 @@ def refuse_unsayable(arch, c, s):
             (arch == "modern-bert" and c.get("classifier_pooling") == "mean", "classifier_pooling"),
             (arch == "modern-bert" and (c.get("norm_bias") or c.get("classifier_bias")), "norm_bias or classifier_bias"),
             (arch == "llama4" and any(c.get(k, v) != v for k, v in LLAMA4.items()), "attention_chunk_size and others"),
+            (arch == "cohere2moe" and c.get("shared_expert_combination_strategy") != "average",
+             "shared_expert_combination_strategy"),
             (arch == "afmoe" and not c.get("mup_enabled"), "mup_enabled"),
             (arch == "afmoe" and [kind == "full_attention" for kind in kinds] !=
              [i % 4 == 3 for i in range(s.layers)], "layer_types"),
@@ -497,8 +539,41 @@ def metadata(w, arch, c, s):
         params = c["rope_parameters"]
         w.add_rope_scaling_yarn_log_mul(params["mscale_all_dim"])
         w.add_attn_temperature_scale(params["llama_4_scaling_beta"])
-    if arch == "deepseek2":
+    if arch == "bailingmoe":
+        w.add_leading_dense_block_count(c["first_k_dense_replace"])
+        w.add_expert_shared_count(c["num_shared_experts"])
+        w.add_expert_weights_scale(1.0)
+        w.add_expert_weights_norm(c["norm_topk_prob"])
+    if arch == "hy_v3":
+        w.add_expert_shared_feed_forward_length(c["moe_intermediate_size"] * c["num_shared_experts"])
+        w.add_expert_weights_norm(True)
+        w.add_expert_weights_scale(c["router_scaling_factor"])
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if arch == "mellum":
+        w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c["layer_types"]])
+        w.add_rope_freq_base_swa(c["rope_parameters"]["sliding_attention"]["rope_theta"])
+    if arch == "cohere2moe":
+        cohere2moe(w, c)
+    if arch in ("deepseek2", "deepseek32", "glm-dsa"):
         deepseek(w, c)
+    if arch in ("deepseek32", "glm-dsa"):
+        w.add_indexer_head_count(c["index_n_heads"])
+        w.add_indexer_key_length(c["index_head_dim"])
+        w.add_indexer_top_k(c["index_topk"])
+
+
+def cohere2moe(w, c):
+    dense = c["mlp_layer_types"].count("dense")
+    if dense:
+        w.add_feed_forward_length(c["prefix_dense_intermediate_size"])
+    w.add_expert_feed_forward_length(c["intermediate_size"])
+    w.add_leading_dense_block_count(dense)
+    w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c["layer_types"]])
+    w.add_expert_shared_count(c["num_shared_experts"])
+    w.add_expert_shared_feed_forward_length(c["intermediate_size"] * c["num_shared_experts"])
+    w.add_expert_weights_norm(c["norm_topk_prob"])
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if c["expert_selection_fn"] == "sigmoid"
+                             else gguf.ExpertGatingFuncType.SOFTMAX)
 
 
 def encoder_metadata(w, arch, c, s):
@@ -564,7 +639,7 @@ def deepseek(w, c):
     if c.get("q_lora_rank"):
         w.add_q_lora_rank(c["q_lora_rank"])
     w.add_rope_dimension_count(rotary)
-    third = c["architectures"][0] == "DeepseekV3ForCausalLM"
+    third = not c["architectures"][0].startswith("DeepseekV2")
     w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if third else gguf.ExpertGatingFuncType.SOFTMAX)
     w.add_leading_dense_block_count(c.get("first_k_dense_replace", 0))
     w.add_expert_shared_count(c["n_shared_experts"])

@@ -36,11 +36,13 @@ ARCHS = {
     "ExaoneMoeForCausalLM": "exaone-moe", "AfmoeForCausalLM": "afmoe", "Llama4ForCausalLM": "llama4",
     "Gemma4ForCausalLM": "gemma4", "OrionForCausalLM": "orion", "MiniCPMForCausalLM": "minicpm",
     "DeepseekForCausalLM": "deepseek", "ExaoneForCausalLM": "exaone", "PanguEmbeddedForCausalLM": "pangu-embedded",
-    "JAISLMHeadModel": "jais", "BailingMoeV2ForCausalLM": "bailingmoe2",
+    "JAISLMHeadModel": "jais", "BailingMoeV2ForCausalLM": "bailingmoe2", "BailingMoeForCausalLM": "bailingmoe",
+    "QWenLMHeadModel": "qwen", "HYV3ForCausalLM": "hy_v3", "MellumForCausalLM": "mellum",
+    "Cohere2MoeForCausalLM": "cohere2moe",
 }
 PAIRED = {"llama", "olmo", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid", "minicpm",
           "deepseek"}
-RMS = {"mamba", "mamba2", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"}  # RMS norms whose epsilon has another key
+RMS = {"mamba", "mamba2", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe", "qwen"}  # RMS norms whose epsilon has another key
 PLUS_ONE = {"gemma", "gemma2", "gemma3", "nemotron"}
 
 
@@ -100,7 +102,8 @@ class Sizes:
 
 def convert(arch, tensors, c, s):
     """Yields (name, values) with GGUF's names and in its order."""
-    names = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch), s.layers)
+    known = gguf_special.LATER.get(arch, arch)
+    names = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == known), s.layers)
     experts, norms, streams = {}, {}, {}
     everything = []
     for name, w in sorted(tensors.items()):
@@ -174,7 +177,7 @@ def rope(w, arch, c, s):
     params = c.first("rope_parameters", "rope_scaling", default={}) or {}
     if "full_attention" in params:
         params = params["full_attention"]
-    w.add_rope_freq_base(float(c.get("rope_theta") or params.get("rope_theta") or 10000.0))
+    w.add_rope_freq_base(float(c.first("rope_theta", "rotary_emb_base") or params.get("rope_theta") or 10000.0))
     partial = c.first("partial_rotary_factor", "rotary_pct", default=params.get("partial_rotary_factor", 1.0))
     w.add_rope_dimension_count(int(s.dim * partial))
     kind = params.get("rope_type", "default")
@@ -226,7 +229,8 @@ def metadata(w, arch, c, s):
     if arch not in ("gpt2", "starcoder", "bloom", "mpt", "mamba", "mamba2", "jamba", "bert", "jais"):
         rope(w, arch, c, s)
     if c.get("sliding_window") and c.get("use_sliding_window", True) and arch in (
-            "gemma2", "gemma3", "gemma4", "cohere2", "olmo2", "exaone4", "exaone-moe", "afmoe", "phi3", "phimoe"):
+            "gemma2", "gemma3", "gemma4", "cohere2", "cohere2moe", "mellum", "olmo2", "exaone4", "exaone-moe", "afmoe",
+            "phi3", "phimoe"):
         w.add_sliding_window(c["sliding_window"])
         if arch in ("olmo2", "exaone4", "exaone-moe", "gemma4") and c.get("layer_types"):
             w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])

@@ -1,4 +1,6 @@
-// GGUF architectures of mixture-of-experts families of their own, gpt-oss to Llama 4, and of latent attention.
+// GGUF architectures of mixture-of-experts families of their own, gpt-oss to Hunyuan 3.
+#include <fmt/core.h>
+
 #include "formats/gguf/architecture.h"
 
 namespace sluice::gguf::experts {
@@ -15,41 +17,6 @@ constexpr TensorRule kGptOss[] = {
     {"blk.{}.ffn_down_exps", "model.layers.{}.mlp.experts.down_proj"},
 };
 
-// Latent attention. Keys and values have one joint projection, or, in newer files, one matrix per head for each.
-constexpr TensorRule kLatent[] = {
-    {"blk.{}.attn_q_a", "model.layers.{}.self_attn.q_a_proj"},
-    {"blk.{}.attn_q_a_norm", "model.layers.{}.self_attn.q_a_layernorm"},
-    {"blk.{}.attn_q_b", "model.layers.{}.self_attn.q_b_proj"},
-    {"blk.{}.attn_kv_a_mqa", "model.layers.{}.self_attn.kv_a_proj_with_mqa"},
-    {"blk.{}.attn_kv_a_norm", "model.layers.{}.self_attn.kv_a_layernorm"},
-    {"blk.{}.attn_kv_b", "model.layers.{}.self_attn.kv_b_proj"},
-    {"blk.{}.attn_k_b", "model.layers.{}.self_attn.k_b_proj"},
-    {"blk.{}.attn_v_b", "model.layers.{}.self_attn.v_b_proj"},
-};
-
-// Kimi Linear: delta attention next to latent attention; the experts have different names.
-constexpr TensorRule kKimi[] = {
-    {"blk.{}.ssm_conv1d_q", "model.layers.{}.self_attn.q_conv1d", kDepthwise},
-    {"blk.{}.ssm_conv1d_k", "model.layers.{}.self_attn.k_conv1d", kDepthwise},
-    {"blk.{}.ssm_conv1d_v", "model.layers.{}.self_attn.v_conv1d", kDepthwise},
-    {"blk.{}.ssm_f_a", "model.layers.{}.self_attn.f_a_proj"},
-    {"blk.{}.ssm_f_b", "model.layers.{}.self_attn.f_b_proj"},
-    {"blk.{}.ssm_g_a", "model.layers.{}.self_attn.g_a_proj"},
-    {"blk.{}.ssm_g_b", "model.layers.{}.self_attn.g_b_proj"},
-    {"blk.{}.ssm_beta", "model.layers.{}.self_attn.b_proj"},
-    {"blk.{}.ssm_a", "model.layers.{}.self_attn.A_log", kHeadDecays},
-    {"blk.{}.ssm_dt", "model.layers.{}.self_attn.dt_bias", kWholeName},
-    {"blk.{}.ssm_norm", "model.layers.{}.self_attn.o_norm"},
-    {"blk.{}.ffn_gate_inp", "model.layers.{}.block_sparse_moe.gate"},
-    {"blk.{}.exp_probs_b", "model.layers.{}.block_sparse_moe.gate.e_score_correction_bias", kWholeName},
-    {"blk.{}.ffn_gate_exps", "model.layers.{}.block_sparse_moe.experts.{e}.w1", kExperts},
-    {"blk.{}.ffn_up_exps", "model.layers.{}.block_sparse_moe.experts.{e}.w3", kExperts},
-    {"blk.{}.ffn_down_exps", "model.layers.{}.block_sparse_moe.experts.{e}.w2", kExperts},
-    {"blk.{}.ffn_gate_shexp", "model.layers.{}.block_sparse_moe.shared_experts.gate_proj"},
-    {"blk.{}.ffn_up_shexp", "model.layers.{}.block_sparse_moe.shared_experts.up_proj"},
-    {"blk.{}.ffn_down_shexp", "model.layers.{}.block_sparse_moe.shared_experts.down_proj"},
-};
-
 constexpr TensorRule kMinimax[] = {
     {"blk.{}.exp_probs_b", "model.layers.{}.block_sparse_moe.e_score_correction_bias", kWholeName},
 };
@@ -62,6 +29,21 @@ constexpr TensorRule kBailing2[] = {
     {"blk.{}.attn_k_norm", "model.layers.{}.attention.key_layernorm"},
     {"blk.{}.exp_probs_b", "model.layers.{}.mlp.gate.expert_bias", kWholeName},
 };
+
+constexpr TensorRule kHy3[] = {
+    {"blk.{}.ffn_gate_inp", "model.layers.{}.mlp.router.gate"},
+    {"blk.{}.exp_probs_b", "model.layers.{}.mlp.expert_bias", kWholeName},
+    {"blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_mlp.gate_proj"},
+    {"blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_mlp.up_proj"},
+    {"blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_mlp.down_proj"},
+};
+
+constexpr TensorRule kCohere2Moe[] = {
+    {"blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_experts.gate_proj"},
+    {"blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_experts.up_proj"},
+    {"blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_experts.down_proj"},
+};
+
 constexpr TensorRule kExaoneMoe[] = {
     {"blk.{}.exp_probs_b", "model.layers.{}.mlp.e_score_correction_bias", kWholeName},
 };
@@ -113,70 +95,6 @@ void configure_gpt_oss(GgufConfig& c) {
   c.tensors = {kGptOss, kLlamaTensors};
 }
 
-// Reads head sizes. In files with separate projections of keys and values, the usual keys hold the sizes of the latent
-// vectors.
-void read_latent_sizes(GgufConfig& c) {
-  const bool split = c.has("attention.key_length_mla");
-  const int64_t rotary = c.integer("rope.dimension_count");
-  const int64_t key = c.integer(split ? "attention.key_length_mla" : "attention.key_length");
-  if (rotary < 1 || key <= rotary) c.refuse("attention.key_length", "must be greater than rope.dimension_count");
-  c.ignore({"attention.key_length", "attention.value_length", "attention.head_count_kv"});
-  c.hf["qk_rope_head_dim"] = rotary;
-  c.hf["qk_nope_head_dim"] = key - rotary;
-  c.hf["v_head_dim"] = c.integer(split ? "attention.value_length_mla" : "attention.value_length");
-  c.integer("attention.kv_lora_rank", "kv_lora_rank");
-  c.hf["q_lora_rank"] = nullptr;
-  c.integer("attention.q_lora_rank", "q_lora_rank", false);
-  c.rope(rotary);
-}
-
-void configure_deepseek2(GgufConfig& c) {
-  const bool third = c.gating() == Gating::kSigmoid;
-  c.architecture(third ? "DeepseekV3ForCausalLM" : "DeepseekV2ForCausalLM", third ? "deepseek_v3" : "deepseek_v2");
-  c.sizes();
-  c.integer("attention.head_count", "num_attention_heads");
-  read_latent_sizes(c);
-  c.hf["attention_bias"] = c.has_tensor("blk.0.attn_kv_a_mqa.bias");
-  c.rms_norm();
-  c.integer("feed_forward_length", "intermediate_size");
-  // The converter writes a tenth of mscale_all_dim. llama.cpp assumes that mscale is equal when it is not 1.
-  if (const double tenth = c.number_or("rope.scaling.yarn_log_multiplier", 0.0); tenth != 0) {
-    c.yarn_scales(10 * tenth, 10 * tenth);
-  }
-  if (third) {
-    read_deepseek_experts(c);
-  } else {
-    read_expert_sizes(c);
-    const int64_t groups = c.integer_or("expert_group_count", 1);
-    c.hf["topk_method"] = groups > 1 ? "group_limited_greedy" : "greedy";
-    c.hf["n_group"] = groups;
-    c.integer("expert_group_used_count", "topk_group", false);
-  }
-  c.tensors.insert(c.tensors.begin(), kLatent);
-}
-
-// Layers without kv heads use delta attention, with as many heads as the other layers. There is no rotary embedding.
-void configure_kimi_linear(GgufConfig& c) {
-  c.architecture("KimiLinearForCausalLM", "kimi_linear");
-  c.sizes();
-  c.integer("attention.head_count", "num_attention_heads");
-  const std::vector<int64_t> kv_heads = c.of_layers("attention.head_count_kv");
-  read_latent_sizes(c);
-  c.rms_norm();
-  c.integer("feed_forward_length", "intermediate_size");
-  read_deepseek_experts(c);
-  c.rename("n_routed_experts", "num_experts");
-  c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", true);
-  Json full = Json::array(), delta = Json::array();
-  for (size_t i = 0; i < kv_heads.size(); ++i) (kv_heads[i] != 0 ? full : delta).push_back(i + 1);
-  Json linear = {{"full_attn_layers", std::move(full)}, {"kda_layers", std::move(delta)}};
-  linear["num_heads"] = c.hf["num_attention_heads"];
-  linear["head_dim"] = c.integer("kda.head_dim");
-  linear["short_conv_kernel_size"] = c.integer("ssm.conv_kernel");
-  c.hf["linear_attn_config"] = std::move(linear);
-  c.tensors = {kKimi, kLatent, kLlamaTensors};
-}
-
 void configure_minimax_m2(GgufConfig& c) {
   configure_llama_like(c, "MiniMaxM2ForCausalLM", "minimax_m2");
   c.require_gating(Gating::kSigmoid);
@@ -194,25 +112,6 @@ void configure_deepseek(GgufConfig& c) {
   read_expert_sizes(c);
   c.rename("routed_scaling_factor", "");
   c.tensors.insert(c.tensors.begin(), kPairedTensors);
-}
-
-// MiniCPM 3. Its factors are the same in all its models and not stored in files.
-void configure_minicpm3(GgufConfig& c) {
-  c.architecture("MiniCPM3ForCausalLM", "minicpm3");
-  c.sizes();
-  c.integer("attention.head_count", "num_attention_heads");
-  c.integer("feed_forward_length", "intermediate_size");
-  c.rms_norm();
-  const int64_t rotary = c.integer("rope.dimension_count"), key = c.integer("attention.key_length");
-  if (rotary < 1 || key <= rotary) c.refuse("attention.key_length", "must be greater than rope.dimension_count");
-  c.hf["qk_rope_head_dim"] = rotary;
-  c.hf["qk_nope_head_dim"] = key - rotary;
-  if (c.has("attention.value_length")) c.integer("attention.value_length", "v_head_dim");
-  c.ignore({"attention.head_count_kv"});
-  c.integer("attention.kv_lora_rank", "kv_lora_rank");
-  c.integer("attention.q_lora_rank", "q_lora_rank");
-  c.rope(rotary);
-  c.tensors = {kLatent, kLlamaTensors};
 }
 
 void configure_exaone_moe(GgufConfig& c) {
@@ -235,6 +134,78 @@ void configure_bailingmoe2(GgufConfig& c) {
   c.hf["use_qk_norm"] = c.has_tensor("blk.0.attn_q_norm.weight");
   c.hf["use_qkv_bias"] = c.has_tensor("blk.0.attn_qkv.bias");
   c.tensors.insert(c.tensors.begin(), kBailing2);
+}
+
+// Which layers have experts: those with a router.
+Json kinds_of_mlps(const GgufConfig& c) {
+  Json kinds = Json::array();
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    kinds.push_back(c.has_tensor(fmt::format("blk.{}.ffn_gate_inp.weight", i)) ? "sparse" : "dense");
+  }
+  return kinds;
+}
+
+// Reads how many shared experts there are of their width together. Returns 0 if the file names none.
+int64_t shared_experts(GgufConfig& c, int64_t inner) {
+  const int64_t width = c.integer_or("expert_shared_feed_forward_length", 0);
+  if (inner < 1 || width < 0 || width % inner != 0) {
+    c.refuse("expert_shared_feed_forward_length", "must be a multiple of expert_feed_forward_length");
+  }
+  return width / inner;
+}
+
+void configure_hy_v3(GgufConfig& c) {
+  configure_llama_like(c, "HYV3ForCausalLM", "hy_v3");
+  c.hf["attention_bias"] = c.has_bias();
+  c.require_gating(Gating::kSigmoid);
+  c.experts("num_experts", "moe_intermediate_size");
+  c.hf["num_shared_experts"] = shared_experts(c, c.hf["moe_intermediate_size"].get<int64_t>());
+  if (!c.boolean_or("expert_weights_norm", true)) c.refuse("expert_weights_norm", "must be true");
+  c.hf["router_scaling_factor"] = c.number_or("expert_weights_scale", 1.0);
+  c.ignore({"expert_shared_count", "leading_dense_block_count"});  // seen in the tensors
+  c.hf["mlp_layer_types"] = kinds_of_mlps(c);
+  c.tensors = {kHy3, kExpertTensors, kLlamaTensors};
+}
+
+// Mellum 2. Layers with a window have a rotation of their own, which is not scaled.
+void configure_mellum(GgufConfig& c) {
+  configure_llama_like(c, "MellumForCausalLM", "mellum");
+  c.hf["attention_bias"] = c.has_bias();
+  c.windows(4);
+  Json full = c.hf.value("rope_scaling", Json{{"rope_type", "default"}});
+  full["rope_theta"] = c.hf["rope_theta"];
+  const double theta = c.number_or("rope.freq_base_swa", c.hf["rope_theta"].get<double>());
+  c.hf["rope_parameters"] = {{"full_attention", std::move(full)},
+                             {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", theta}}}};
+  for (const char* key : {"rope_theta", "rope_scaling", "partial_rotary_factor"}) c.rename(key, "");
+  c.require_gating(Gating::kSoftmax);
+  c.experts("num_experts", "moe_intermediate_size");
+  c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", true);
+  c.hf["mlp_layer_types"] = kinds_of_mlps(c);
+  c.tensors = {kExpertTensors, kLlamaTensors};
+}
+
+// Command A with experts. Shared experts are averaged with the others. Layers without a window are not rotated, but
+// dense ones are. With a softmax, the weights of the chosen experts add up to one.
+void configure_cohere2moe(GgufConfig& c) {
+  configure_llama_like(c, "Cohere2MoeForCausalLM", "cohere2_moe");
+  c.windows(4);
+  if (!c.has("attention.layer_norm_rms_epsilon")) c.hf["rms_norm_eps"] = nullptr;
+  if (c.has("attention.layer_norm_epsilon")) c.layer_norm("layer_norm_eps");
+  c.number("logit_scale", "logit_scale");
+  c.experts("num_experts", "intermediate_size");
+  c.hf["num_shared_experts"] = shared_experts(c, c.hf["intermediate_size"].get<int64_t>());
+  c.ignore({"expert_shared_count"});
+  c.hf["shared_expert_combination_strategy"] = "average";
+  c.hf["expert_selection_fn"] = c.gating() == Gating::kSigmoid ? "sigmoid" : "softmax";
+  c.hf["norm_topk_prob"] = c.boolean_or("expert_weights_norm", false);
+  if (c.number_or("expert_weights_scale", 1.0) != 1.0) c.refuse("expert_weights_scale", "must be 1");
+  c.hf["first_k_dense_replace"] = c.integer_or("leading_dense_block_count", 0);
+  c.hf["mlp_layer_types"] = kinds_of_mlps(c);
+  if (const TensorEntry* gate = c.tensor("blk.0.ffn_gate.weight")) {
+    c.hf["prefix_dense_intermediate_size"] = gate->shape[0];
+  }
+  c.tensors = {kCohere2Moe, kExpertTensors, kLlamaTensors};
 }
 
 // All its models scale embeddings; files do not record that.
@@ -295,18 +266,12 @@ void configure_dbrx(GgufConfig& c) {
   c.tensors = {kDbrx};
 }
 
+// The converter splits and pairs the fused projection of Ling 1 (bailingmoe), which makes it DeepSeek's first graph.
 constexpr GgufArchitecture kArchitectures[] = {
-    {"gpt-oss", configure_gpt_oss},
-    {"deepseek", configure_deepseek},
-    {"dbrx", configure_dbrx},
-    {"deepseek2", configure_deepseek2},
-    {"minimax-m2", configure_minimax_m2},
-    {"minicpm3", configure_minicpm3},
-    {"exaone-moe", configure_exaone_moe},
-    {"afmoe", configure_afmoe},
-    {"llama4", configure_llama4},
-    {"kimi-linear", configure_kimi_linear},
-    {"bailingmoe2", configure_bailingmoe2},
+    {"gpt-oss", configure_gpt_oss},       {"deepseek", configure_deepseek},     {"dbrx", configure_dbrx},
+    {"minimax-m2", configure_minimax_m2}, {"exaone-moe", configure_exaone_moe}, {"afmoe", configure_afmoe},
+    {"llama4", configure_llama4},         {"bailingmoe", configure_deepseek},   {"bailingmoe2", configure_bailingmoe2},
+    {"hy_v3", configure_hy_v3},           {"mellum", configure_mellum},         {"cohere2moe", configure_cohere2moe},
 };
 const RegisterArchitectures registered{kArchitectures};
 

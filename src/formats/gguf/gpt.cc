@@ -67,6 +67,19 @@ constexpr TensorRule kMpt[] = {
     {"blk.{}.ffn_down", "transformer.blocks.{}.ffn.down_proj"},
 };
 
+constexpr TensorRule kQwen1[] = {
+    {"token_embd", "transformer.wte"},
+    {"output_norm", "transformer.ln_f"},
+    {"output", "lm_head"},
+    {"blk.{}.attn_norm", "transformer.h.{}.ln_1"},
+    {"blk.{}.attn_qkv", "transformer.h.{}.attn.c_attn"},
+    {"blk.{}.attn_output", "transformer.h.{}.attn.c_proj"},
+    {"blk.{}.ffn_norm", "transformer.h.{}.ln_2"},
+    {"blk.{}.ffn_gate", "transformer.h.{}.mlp.w2"},
+    {"blk.{}.ffn_up", "transformer.h.{}.mlp.w1"},
+    {"blk.{}.ffn_down", "transformer.h.{}.mlp.c_proj"},
+};
+
 // Reads sizes and heads under GPT-2's keys.
 void read_gpt2_sizes(GgufConfig& c) {
   c.sizes();
@@ -111,6 +124,26 @@ void configure_starcoder(GgufConfig& c) {
   read_gpt2_sizes(c);
   if (c.hf["num_key_value_heads"] != 1) c.refuse("attention.head_count_kv", "must be 1");
   c.tensors = {kStarcoder, kGpt2};
+}
+
+// Qwen, the first generation.
+void configure_qwen1(GgufConfig& c) {
+  c.architecture("QWenLMHeadModel", "qwen");
+  c.sizes();
+  c.heads();
+  c.rope();
+  if (c.hf["num_key_value_heads"] != c.hf["num_attention_heads"]) {
+    c.refuse("attention.head_count_kv", "must equal attention.head_count");
+  }
+  for (const auto& [from, to] : {std::pair{"num_key_value_heads", ""},
+                                 {"head_dim", "kv_channels"},
+                                 {"rope_theta", "rotary_emb_base"},
+                                 {"partial_rotary_factor", "rotary_pct"}}) {
+    c.rename(from, to);
+  }
+  c.integer("feed_forward_length", "intermediate_size");  // of gate and up together
+  c.number("attention.layer_norm_rms_epsilon", "layer_norm_epsilon");
+  c.tensors = {kQwen1};
 }
 
 void configure_gptneox(GgufConfig& c) {
@@ -179,7 +212,7 @@ void configure_mpt(GgufConfig& c) {
 constexpr GgufArchitecture kArchitectures[] = {
     {"gpt2", configure_gpt2},   {"starcoder", configure_starcoder}, {"gptneox", configure_gptneox},
     {"bloom", configure_bloom}, {"falcon", configure_falcon},       {"mpt", configure_mpt},
-    {"jais", configure_jais},
+    {"jais", configure_jais},   {"qwen", configure_qwen1},
 };
 const RegisterArchitectures registered{kArchitectures};
 
