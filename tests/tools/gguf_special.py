@@ -17,7 +17,7 @@ ARCHS = {
     "ModernBertForSequenceClassification": "modern-bert", "EuroBertModel": "eurobert", "BertModel": "bert",
     "BertForSequenceClassification": "bert", "XLMRobertaModel": "bert", "RobertaModel": "bert",
     "RobertaForSequenceClassification": "bert", "XLMRobertaForSequenceClassification": "bert",
-    "DeepseekV32ForCausalLM": "deepseek32", "GlmMoeDsaForCausalLM": "glm-dsa",
+    "DeciLMForCausalLM": "deci", "MiMoV2FlashForCausalLM": "mimo2", "DeepseekV32ForCausalLM": "deepseek32", "GlmMoeDsaForCausalLM": "glm-dsa",
     "JinaEmbeddingsV3Model": "jina-bert-v3", "NomicBertModel": "nomic-bert", "KimiLinearForCausalLM": "kimi-linear",
 }
 # Architectures that are newer than the package gguf, and others whose tensors have the same names.
@@ -283,6 +283,28 @@ def moe_statics(name, w):
     return [(f"blk.{name.split('.')[2]}.exp_probs_b.bias", w.reshape(-1))]
 
 
+def paired(rows, head_dim):
+    return rows.reshape(-1, 2, head_dim // 2, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def deci_layers(c, s):
+    """The heads, the kv heads and the width of each layer; 0 where it lacks the part."""
+    heads, kv, widths = [], [], []
+    for block in c["block_configs"]:
+        group = block["attention"].get("n_heads_in_group")
+        heads.append(s.heads if group else 0)
+        kv.append(s.heads // group if group else 0)
+        ffn = block["ffn"]
+        width = ffn.get("intermediate_size") or -(-int(2 * (ffn.get("ffn_mult") or 0) * s.hidden / 3) // 256) * 256
+        widths.append(0 if ffn.get("no_op") else width)
+    return heads, kv, widths
+
+
+def mimo2_kv(c, s):
+    swa = c.first("swa_num_key_value_heads", default=2 * s.kv)
+    return [swa if kind == "sliding_attention" else s.kv for kind in c["layer_types"]]
+
+
 def bailing(name, w, c, s):
     """Splits the fused projection and pairs the rows of queries and keys."""
     layer = name.split(".")[2] if ".layers." in name else ""
@@ -292,10 +314,7 @@ def bailing(name, w, c, s):
         return None
     q, k, v = np.split(w, [s.heads * s.dim, (s.heads + s.kv) * s.dim])
 
-    def paired(rows, heads):
-        return rows.reshape(heads, 2, s.dim // 2, -1).swapaxes(1, 2).reshape(rows.shape)
-
-    return [(f"blk.{layer}.attn_q.weight", paired(q, s.heads)), (f"blk.{layer}.attn_k.weight", paired(k, s.kv)),
+    return [(f"blk.{layer}.attn_q.weight", paired(q, s.dim)), (f"blk.{layer}.attn_k.weight", paired(k, s.dim)),
             (f"blk.{layer}.attn_v.weight", v)]
 
 
@@ -343,6 +362,10 @@ def convert(arch, name, w, c, s):
         return gemma3n(name, w)
     if arch == "bailingmoe":
         return bailing(name, w, c, s)
+    if arch == "deci" and name.endswith((".q_proj.weight", ".k_proj.weight")):
+        return [(name, paired(w, s.dim))]
+    if arch == "mimo2" and name.endswith("attention_sink_bias"):
+        return [(f"blk.{name.split('.')[2]}.attn_sinks.weight", w)]
     if arch == "hy_v3":
         return renamed(HY3, ".mlp.", "", name, w)
     if arch in ("deepseek32", "glm-dsa"):
@@ -539,6 +562,24 @@ def metadata(w, arch, c, s):
         params = c["rope_parameters"]
         w.add_rope_scaling_yarn_log_mul(params["mscale_all_dim"])
         w.add_attn_temperature_scale(params["llama_4_scaling_beta"])
+    if arch == "deci":
+        heads, kv, widths = deci_layers(c, s)
+        w.add_head_count(heads)
+        w.add_head_count_kv(kv)
+        w.add_feed_forward_length(widths)
+        w.add_key_length(s.dim)
+        w.add_value_length(s.dim)
+    if arch == "mimo2":
+        params = c["rope_parameters"]
+        w.add_head_count_kv(mimo2_kv(c, s))
+        w.add_value_length(c["v_head_dim"])
+        w.add_sliding_window(c["sliding_window"])
+        w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c["layer_types"]])
+        w.add_rope_freq_base_swa(params["sliding_attention"]["rope_theta"])
+        w.add_rope_dimension_count(int(s.dim * params["full_attention"]["partial_rotary_factor"]))
+        w.add_float32("mimo2.attention.value_scale", c["attention_value_scale"])
+        w.add_expert_weights_scale(c["routed_scaling_factor"])
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if arch == "bailingmoe":
         w.add_leading_dense_block_count(c["first_k_dense_replace"])
         w.add_expert_shared_count(c["num_shared_experts"])

@@ -21,6 +21,7 @@ enum class TensorForm {
   kWholeName,   // the name in Hugging Face's checkpoint is given with its suffix
   kPairedQ,     // rows of a query head in the order 0, d/2, 1, d/2 + 1, ..., to rotate adjacent rows
   kPairedK,     // rows of a key head in the same order
+  kPairedOwn,   // the same, for as many heads as the layer has
   kGroupedQkv,  // all queries, all keys, all values; in HF by kv head: its queries, its key, its value
   kSplitQkv,    // all queries, all keys, all values; in HF three tensors, in whose name "qkv" becomes "q", "k" and "v"
   // For each of GgufConfig::groups some rows b and as many rows a; in HF two tensors, "ba" becomes "b" and "a".
@@ -108,7 +109,10 @@ class GgufConfig {
   // speculative decoding. They do not change the results, so they are not counted as layers and their tensors are
   // skipped.
   void sizes(Causal wanted = Causal::kYes);
-  void heads();                     // num_attention_heads, num_key_value_heads, head_dim
+  void heads();  // num_attention_heads, num_key_value_heads, head_dim
+  // The same where layers have kv heads of their own, and values a width of their own, which are not read. Returns the
+  // kv heads of each layer; 0: it has no attention.
+  std::vector<int64_t> heads_by_layer();
   std::vector<bool> attends();      // per layer: whether it has kv heads; valid after heads()
   void rope() { rope(head_dim_); }  // rope_theta, partial_rotary_factor, rope_scaling
   void rope(int64_t head_dim);

@@ -172,6 +172,31 @@ void GgufConfig::heads() {
   hf["head_dim"] = head_dim_;
 }
 
+std::vector<int64_t> GgufConfig::heads_by_layer() {
+  const std::vector<int64_t> heads = of_layers("attention.head_count");
+  std::vector<int64_t> kv_heads = of_layers("attention.head_count_kv");
+  heads_ = *std::ranges::max_element(heads);
+  kv_heads_ = *std::ranges::max_element(kv_heads);
+  if (heads_ < 1 || kv_heads_ < 1) refuse("attention.head_count", "must be positive in some layer");
+  for (size_t i = 0; i < heads.size(); ++i) {
+    if (heads[i] != heads_ && heads[i] != 0) {
+      refuse("attention.head_count", "differs between layers with attention, which is not supported");
+    }
+    if ((heads[i] == 0) != (kv_heads[i] == 0)) {
+      refuse("attention.head_count_kv", fmt::format("is {} with {} heads in layer {}", kv_heads[i], heads[i], i));
+    }
+    if (kv_heads[i] < 0 || (kv_heads[i] > 0 && heads_ % kv_heads[i] != 0)) {
+      refuse("attention.head_count_kv", fmt::format("{} does not divide {} heads", kv_heads[i], heads_));
+    }
+  }
+  head_dim_ = integer_or("attention.key_length", hidden_ / heads_);
+  if (head_dim_ < 1 || head_dim_ > 1 << 20)
+    refuse("attention.key_length", fmt::format("{} is out of range", head_dim_));
+  hf["num_attention_heads"] = heads_;
+  hf["head_dim"] = head_dim_;
+  return kv_heads;
+}
+
 std::vector<bool> GgufConfig::attends() {
   std::vector<bool> layers;
   for (const int64_t n : of_layers("attention.head_count_kv")) layers.push_back(n != 0);

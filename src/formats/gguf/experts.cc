@@ -44,6 +44,11 @@ constexpr TensorRule kCohere2Moe[] = {
     {"blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_experts.down_proj"},
 };
 
+constexpr TensorRule kMimo2[] = {
+    {"blk.{}.attn_sinks", "model.layers.{}.self_attn.attention_sink_bias", kWholeName},
+    {"blk.{}.exp_probs_b", "model.layers.{}.mlp.gate.e_score_correction_bias", kWholeName},
+};
+
 constexpr TensorRule kExaoneMoe[] = {
     {"blk.{}.exp_probs_b", "model.layers.{}.mlp.e_score_correction_bias", kWholeName},
 };
@@ -208,6 +213,51 @@ void configure_cohere2moe(GgufConfig& c) {
   c.tensors = {kCohere2Moe, kExpertTensors, kLlamaTensors};
 }
 
+// The kv heads of the layers of a kind, which must have equally many; `fallback` if there are none.
+int64_t kv_heads_of(GgufConfig& c, const std::vector<int64_t>& kv_heads, const char* kind, int64_t fallback) {
+  int64_t found = 0;
+  for (size_t i = 0; i < kv_heads.size(); ++i) {
+    if (c.hf["layer_types"][i] != kind) continue;
+    if (kv_heads[i] == 0 || (found != 0 && found != kv_heads[i])) {
+      c.refuse("attention.head_count_kv", fmt::format("must be equal in all layers of {}", kind));
+    }
+    found = kv_heads[i];
+  }
+  return found != 0 ? found : fallback;
+}
+
+// MiMo V2 with separate projections. Layers with a window have kv heads, a rotation and sinks of their own.
+void configure_mimo2(GgufConfig& c) {
+  c.architecture("MiMoV2FlashForCausalLM", "mimo_v2_flash");
+  c.sizes();
+  const std::vector<int64_t> kv_heads = c.heads_by_layer();
+  c.integer("attention.value_length", "v_head_dim");
+  c.windows(6);
+  const int64_t full = kv_heads_of(c, kv_heads, "full_attention", kv_heads.front());
+  c.hf["num_key_value_heads"] = full;
+  c.hf["swa_num_key_value_heads"] = kv_heads_of(c, kv_heads, "sliding_attention", full);
+  c.hf["add_swa_attention_sink_bias"] = false;
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    if (c.has_tensor(fmt::format("blk.{}.attn_sinks.weight", i))) c.hf["add_swa_attention_sink_bias"] = true;
+  }
+  c.rope();
+  c.hf["swa_rope_theta"] = c.number_or("rope.freq_base_swa", c.hf["rope_theta"].get<double>());
+  c.rms_norm();
+  c.hf["attention_value_scale"] = c.number_or("attention.value_scale", 1.0);
+  c.integer("feed_forward_length", "intermediate_size");
+  c.require_gating(Gating::kSigmoid);
+  c.experts("n_routed_experts", "moe_intermediate_size");
+  if (!c.boolean_or("expert_weights_norm", true)) c.refuse("expert_weights_norm", "must be true");
+  c.hf["norm_topk_prob"] = true;
+  c.hf["routed_scaling_factor"] = c.number_or("expert_weights_scale", 1.0);
+  for (const char* key : {"expert_group_count", "expert_group_used_count"}) {
+    if (c.integer_or(key, 1) != 1) c.refuse(key, "must be 1");
+  }
+  c.hf["n_group"] = c.hf["topk_group"] = 1;
+  c.hf["mlp_layer_types"] = kinds_of_mlps(c);
+  c.tensors = {kMimo2, kExpertTensors, kLlamaTensors};
+}
+
 // All its models scale embeddings; files do not record that.
 void configure_afmoe(GgufConfig& c) {
   configure_llama_like(c, "AfmoeForCausalLM", "afmoe");
@@ -271,7 +321,8 @@ constexpr GgufArchitecture kArchitectures[] = {
     {"gpt-oss", configure_gpt_oss},       {"deepseek", configure_deepseek},     {"dbrx", configure_dbrx},
     {"minimax-m2", configure_minimax_m2}, {"exaone-moe", configure_exaone_moe}, {"afmoe", configure_afmoe},
     {"llama4", configure_llama4},         {"bailingmoe", configure_deepseek},   {"bailingmoe2", configure_bailingmoe2},
-    {"hy_v3", configure_hy_v3},           {"mellum", configure_mellum},         {"cohere2moe", configure_cohere2moe},
+    {"hy_v3", configure_hy_v3},           {"mellum", configure_mellum},         {"mimo2", configure_mimo2},
+    {"cohere2moe", configure_cohere2moe},
 };
 const RegisterArchitectures registered{kArchitectures};
 

@@ -36,6 +36,11 @@ constexpr TensorRule kPaired[] = {
     {"blk.{}.attn_k", "model.layers.{}.self_attn.k_proj", kPairedK},
 };
 
+constexpr TensorRule kPairedOwnHeads[] = {
+    {"blk.{}.attn_q", "model.layers.{}.self_attn.q_proj", kPairedOwn},
+    {"blk.{}.attn_k", "model.layers.{}.self_attn.k_proj", kPairedOwn},
+};
+
 constexpr TensorRule kExpert[] = {
     {"blk.{}.ffn_gate_inp", "model.layers.{}.mlp.gate"},
     {"blk.{}.ffn_gate_exps", "model.layers.{}.mlp.experts.{e}.gate_proj", kExperts},
@@ -130,6 +135,29 @@ void configure_baichuan(GgufConfig& c) {
     c.rename("max_position_embeddings", "model_max_length");
     for (const char* key : {"rope_theta", "rope_scaling", "partial_rotary_factor"}) c.rename(key, "");
   }
+}
+
+// Llama Nemotron and DeciLM. Layers have heads and widths of their own, or lack a part.
+void configure_deci(GgufConfig& c) {
+  c.architecture("DeciLMForCausalLM", "nemotron-nas");
+  c.sizes();
+  const std::vector<int64_t> kv_heads = c.heads_by_layer(), widths = c.of_layers("feed_forward_length");
+  if (c.integer_or("attention.value_length", c.head_dim()) != c.head_dim()) {
+    c.refuse("attention.value_length", "must equal attention.key_length");
+  }
+  c.rope();
+  c.rms_norm();
+  Json blocks = Json::array();
+  for (size_t i = 0; i < kv_heads.size(); ++i) {
+    Json attention = {{"no_op", true}}, mlp = {{"no_op", true}};
+    if (kv_heads[i] != 0) {
+      attention = {{"n_heads_in_group", c.hf["num_attention_heads"].get<int64_t>() / kv_heads[i]}};
+    }
+    if (widths[i] != 0) mlp = {{"intermediate_size", widths[i]}};
+    blocks.push_back({{"attention", std::move(attention)}, {"ffn", std::move(mlp)}});
+  }
+  c.hf["block_configs"] = std::move(blocks);
+  c.tensors = {kPairedOwnHeads, kLlama};
 }
 
 // BitNet of the first publications, with Llama's activation. Its head is the embedding.
@@ -246,6 +274,7 @@ constexpr GgufArchitecture kLlamaArchitectures[] = {
     {"orion", configure_orion},
     {"baichuan", configure_baichuan},
     {"bitnet", configure_bitnet},
+    {"deci", configure_deci},
     {"minicpm", configure_minicpm},
     {"apertus", configure_apertus},
     {"xverse", configure_llama_paired},

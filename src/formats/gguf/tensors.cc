@@ -109,6 +109,9 @@ void GgufTensors::apply(const TensorRule& rule, const Name& parsed, TensorEntry 
     case TensorForm::kPairedK:
       entry.pieces = paired(entry, rule.form == TensorForm::kPairedQ ? heads_ : kv_heads_);
       return add(std::move(entry), name);
+    case TensorForm::kPairedOwn:
+      entry.pieces = paired(entry, entry.shape[0] / head_dim_);
+      return add(std::move(entry), name);
     case TensorForm::kGroupedQkv:
       entry.pieces = grouped(entry);
       return add(std::move(entry), name);

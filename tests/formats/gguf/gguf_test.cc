@@ -1,5 +1,6 @@
 // Tests GGUF files made in memory: the contents of a good one, and some hundred bad ones. Each bad file is rejected
 // with an error that names the place.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,8 +10,10 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "base/json.h"
 #include "formats/checkpoint.h"
 #include "formats/gguf/file.h"
 #include "formats/gguf/text.h"
@@ -636,6 +639,49 @@ TEST_F(GgufCheckpointTest, NemotronsExpertsAreWhereThereIsAWidth) {
   }
   const auto refused = failure([&] { open_checkpoint(write("m.gguf", file(48))); });
   EXPECT_THAT(refused ? refused->message : "", HasSubstr("feed_forward_length"));
+}
+
+// Llama Nemotron: the rows of queries and keys are paired for the heads of each layer.
+TEST_F(GgufCheckpointTest, LayersMayHaveKvHeadsOfTheirOwn) {
+  const std::string a = "deci.";
+  const auto file = [&](uint32_t second_heads, uint32_t second_kv, uint32_t third_kv) {
+    const auto list = [](Writer& w, const std::string& key, uint32_t x, uint32_t y, uint32_t z) {
+      w.key(key, 9).number(4u).number<uint64_t>(3).number(x).number(y).number(z);
+    };
+    Writer w;
+    w.header(4, 8).key_text("general.architecture", "deci");
+    w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 64).key_u32(a + "block_count", 3);
+    list(w, a + "feed_forward_length", 96, 0, 32);
+    list(w, a + "attention.head_count", 4, second_heads, 0);
+    list(w, a + "attention.head_count_kv", 2, second_kv, third_kv);
+    w.key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
+    return with_tensors(w, {{"token_embd.weight", {64, 10}},
+                            {"blk.0.attn_q.weight", {64, 64}},
+                            {"blk.0.attn_k.weight", {64, 32}},
+                            {"blk.1.attn_k.weight", {64, 64}}});
+  };
+  const auto checkpoint = open_checkpoint(write("m.gguf", file(4, 4, 0)));
+  const Json& blocks = *checkpoint->config.find("block_configs");
+  EXPECT_EQ(blocks, parse_json(R"([{"attention":{"n_heads_in_group":2},"ffn":{"intermediate_size":96}},
+                                   {"attention":{"n_heads_in_group":1},"ffn":{"no_op":true}},
+                                   {"attention":{"no_op":true},"ffn":{"intermediate_size":32}}])"));
+  for (const auto& [layer, heads] : {std::pair{0, 2}, {1, 4}}) {
+    const TensorEntry* k = checkpoint->find(fmt::format("model.layers.{}.self_attn.k_proj.weight", layer));
+    ASSERT_NE(k, nullptr);
+    std::vector<float> values(static_cast<size_t>(heads) * 16 * 64);
+    k->read(values.data());
+    for (int row = 0; row < heads * 16; ++row) {
+      const int i = row % 16, stored = row / 16 * 16 + (i < 8 ? 2 * i : 2 * (i - 8) + 1);
+      EXPECT_EQ(values[static_cast<size_t>(row) * 64], static_cast<float>(stored)) << "layer " << layer;
+    }
+  }
+  for (const auto& [heads, kv, third, part] : {std::tuple{2u, 2u, 0u, "differs between layers"},
+                                               {4u, 3u, 0u, "3 does not divide 4 heads"},
+                                               {4u, 0u, 0u, "is 0 with 4 heads in layer 1"},
+                                               {4u, 4u, 1u, "is 1 with 0 heads in layer 2"}}) {
+    const auto refused = failure([&] { open_checkpoint(write("bad.gguf", file(heads, kv, third))); });
+    EXPECT_THAT(refused ? refused->message : "", HasSubstr(part));
+  }
 }
 
 // Qwen 3.5: value heads in turns require repeating the key heads as often as the turns.
