@@ -26,7 +26,7 @@ std::vector<BeamSearch::Candidate> BeamSearch::candidates(std::span<const TokenL
   std::vector<Candidate> all;
   for (int slot = 0; slot < slots(); ++slot) {
     for (const TokenLogprob& token : after[static_cast<size_t>(slot)].top) {
-      if (length_ < options_.min_tokens && is_end(token.id)) continue;
+      if (length_ <= options_.min_tokens && is_end(token.id)) continue;
       const double score = running_[static_cast<size_t>(slot)].score + static_cast<double>(token.logprob);
       all.push_back({.slot = slot, .token = &token, .score = score});
     }

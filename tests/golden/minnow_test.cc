@@ -109,6 +109,7 @@ Request beam_request(const Json& row) {
                                                       : EarlyStopping::kNo};
   request.n = row["n"].get<int>();
   request.sampling.max_tokens = row["max_tokens"].get<int>();
+  request.sampling.min_tokens = row.value("min_tokens", 0);
   request.sampling.logprobs = 0;
   return request;
 }
