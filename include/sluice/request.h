@@ -34,6 +34,10 @@ struct BeamParams {
   int width = 1;                // beams, at most kMostBeams and at least as many as choices
   double length_penalty = 1.0;  // -10 .. 10: the exponent of the length that divides a text's log-probability
   EarlyStopping early_stopping = EarlyStopping::kNo;
+  // Diverse beam search (Vijayakumar et al. 2016, arXiv:1610.02424): the beams are divided into this many equal groups.
+  // In each step, a token that a beam of an earlier group goes on with costs the later groups `diversity_penalty`.
+  int groups = 1;
+  double diversity_penalty = 0.0;  // above 0 with groups
 };
 
 // A prompt that one server computes and another one goes on with (docs/scale-out.md).

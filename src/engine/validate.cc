@@ -104,6 +104,19 @@ void check_beams(const Request& request) {
   at_least("num_beams", beams.width, request.n);
   at_most("num_beams", beams.width, kMostBeams);
   in_range("length_penalty", beams.length_penalty, -10, 10);
+  at_least("num_beam_groups", beams.groups, 1);
+  in_range("diversity_penalty", beams.diversity_penalty, 0, 1000);
+  if (beams.width % beams.groups != 0) {
+    refuse("num_beam_groups", "invalid_value",
+           fmt::format("Invalid 'num_beam_groups': {} beams cannot be divided into {} equal groups.", beams.width,
+                       beams.groups));
+  }
+  if ((beams.groups > 1) != (beams.diversity_penalty > 0)) {
+    refuse("diversity_penalty", "invalid_value",
+           beams.groups > 1
+               ? "Invalid 'diversity_penalty': groups of beams need a penalty above 0, or their texts are the same."
+               : "Invalid 'diversity_penalty': it needs 'num_beam_groups' above 1.");
+  }
   const auto excluded = [](std::string_view name) {
     refuse(name, "unsupported_parameter", fmt::format("Invalid '{}': it does not work with beam search.", name));
   };

@@ -13,10 +13,25 @@ namespace {
 
 // Members that say nothing about the prompt.
 bool concerns_output(std::string_view name) {
-  constexpr std::string_view kOutput[] = {
-      "max_tokens", "max_completion_tokens", "min_tokens",      "stream", "stream_options", "n",    "best_of",
-      "logprobs",   "top_logprobs",          "prompt_logprobs", "echo",   "store",          "stop", "use_beam_search",
-      "num_beams",  "length_penalty",        "early_stopping"};
+  constexpr std::string_view kOutput[] = {"max_tokens",
+                                          "max_completion_tokens",
+                                          "min_tokens",
+                                          "stream",
+                                          "stream_options",
+                                          "n",
+                                          "best_of",
+                                          "logprobs",
+                                          "top_logprobs",
+                                          "prompt_logprobs",
+                                          "echo",
+                                          "store",
+                                          "stop",
+                                          "use_beam_search",
+                                          "num_beams",
+                                          "length_penalty",
+                                          "early_stopping",
+                                          "num_beam_groups",
+                                          "diversity_penalty"};
   return std::ranges::find(kOutput, name) != std::end(kOutput);
 }
 

@@ -1,5 +1,9 @@
 // Beam search over the likeliest next tokens, as transformers has it: which beams go on, and which texts are the best
 // so far. Pure host code that knows neither sequences nor memory.
+//
+// Diverse beam search divides the beams into groups, each of which is a search of its own. In a step the groups move on
+// one after the other, and a token that beams of earlier groups go on with is penalized for each of them. The texts of
+// all groups compete in the end. A group that has ended penalizes nothing.
 #pragma once
 
 #include <span>
@@ -15,7 +19,8 @@ class BeamSearch {
   struct Beam {
     std::vector<TokenId> output{};
     std::vector<TokenLogprobs> logprobs{};  // one per token of the output, if they are kept
-    double score = 0.0;                     // sum of the tokens' log-probabilities; of a finished one: by its length
+    double score = 0.0;  // sum of the tokens' log-probabilities and penalties; of a finished one: by its length
+    int group = 0;
   };
   // What one slot goes on with: a token after the text that another slot had.
   struct Move {
@@ -40,28 +45,37 @@ class BeamSearch {
   // order of slots, of which there are now as many as beams. A slot goes on with its own text if that goes on at all.
   // None: the search has ended.
   std::vector<Move> advance(std::span<const TokenLogprobs> after);
-  // The best finished texts, the best first. They are complete when the search has ended.
-  std::span<const Beam> finished() const { return finished_; }
+  // The best finished texts of all groups, the best first, when the search has ended.
+  std::vector<Beam> take_finished();
   bool ends(const Beam& beam) const;  // whether its last token is an end token
 
  private:
   struct Candidate {
-    int slot = 0;
+    int slot = 0, group = 0;
     const TokenLogprob* token = nullptr;
     double score = 0.0;
   };
+  struct Group {
+    std::vector<Beam> finished;
+    bool ended = false;
+  };
 
-  std::vector<Candidate> candidates(std::span<const TokenLogprobs> after) const;
+  bool grouped() const { return groups_.size() > 1; }
+  int group_width() const { return options_.params.width / options_.params.groups; }
+  int needed_by_group() const;
+  void advance_group(int group, std::span<const TokenLogprobs> after, std::vector<Candidate>& kept);
+  std::vector<Candidate> candidates(int group, std::span<const TokenLogprobs> after,
+                                    std::span<const Candidate> kept) const;
   Beam extended(const Candidate& candidate, const TokenLogprobs& after) const;
   void finish(Beam beam);
-  bool may_improve(double best_running) const;
+  bool may_improve(const Group& group, double best_running) const;
   std::vector<Move> place(const std::vector<Candidate>& kept, std::span<const TokenLogprobs> after);
   bool is_end(TokenId token) const;
 
   const Options options_;
   int length_ = 0;                // tokens of every running output
   std::vector<Beam> running_{1};  // by slot
-  std::vector<Beam> finished_;
+  std::vector<Group> groups_;
 };
 
 }  // namespace sluice

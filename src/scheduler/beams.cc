@@ -97,7 +97,7 @@ bool Scheduler::park_idle_beam(const BatchBuilder& builder) {
 
 // The best texts become the choices' answers.
 void Scheduler::finish_beams(RequestState& request) {
-  const std::span<const BeamSearch::Beam> found = request.beams->finished();
+  const std::vector<BeamSearch::Beam> found = request.beams->take_finished();
   const SamplingParams& sampling = request.request.sampling;
   const auto reported = static_cast<size_t>(sampling.logprobs.value_or(0));
   for (size_t i = 0; i < static_cast<size_t>(request.request.n); ++i) {

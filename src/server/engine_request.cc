@@ -85,17 +85,19 @@ GrammarSpec schema_grammar(std::string schema, const FieldPath& path) {
 
 // vLLM has as many beams as choices; transformers names their number.
 static std::optional<BeamParams> beams_of(const GenerationFields& fields) {
-  if (!fields.searches && fields.num_beams.value_or(1) == 1) {
-    const char* setting = fields.length_penalty ? "length_penalty" : "early_stopping";
-    if (fields.length_penalty.value_or(1) != 1 ||
-        fields.early_stopping.value_or(EarlyStopping::kNo) != EarlyStopping::kNo) {
-      throw invalid_value(setting, fmt::format("Invalid '{}': it needs 'use_beam_search' or 'num_beams'.", setting));
-    }
-    return std::nullopt;
-  }
-  return BeamParams{.width = fields.num_beams.value_or(fields.n),
-                    .length_penalty = fields.length_penalty.value_or(1),
-                    .early_stopping = fields.early_stopping.value_or(EarlyStopping::kNo)};
+  const BeamParams beams = {.width = fields.num_beams.value_or(fields.n),
+                            .length_penalty = fields.length_penalty.value_or(1),
+                            .early_stopping = fields.early_stopping.value_or(EarlyStopping::kNo),
+                            .groups = fields.num_beam_groups,
+                            .diversity_penalty = fields.diversity_penalty};
+  if (fields.searches || fields.num_beams.value_or(1) != 1) return beams;
+  const char* setting = beams.length_penalty != 1                    ? "length_penalty"
+                        : beams.early_stopping != EarlyStopping::kNo ? "early_stopping"
+                        : beams.groups != 1                          ? "num_beam_groups"
+                        : beams.diversity_penalty != 0               ? "diversity_penalty"
+                                                                     : nullptr;
+  if (setting == nullptr) return std::nullopt;
+  throw invalid_value(setting, fmt::format("Invalid '{}': it needs 'use_beam_search' or 'num_beams'.", setting));
 }
 
 Request base_request(Call& call) {

@@ -20,6 +20,8 @@ struct GenerationFields {
   std::optional<int> num_beams;
   std::optional<double> length_penalty;
   std::optional<EarlyStopping> early_stopping;
+  int num_beam_groups = 1;
+  double diversity_penalty = 0.0;
   int priority = 0;
   std::string cache_salt;
   std::string session;

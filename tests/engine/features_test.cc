@@ -104,6 +104,7 @@ const Feature kFeatures[] = {
     {"replicas", kReplicas},
     {"drafts", kDrafts},
     {"session", kReuse, [](Request& r) { r.session = "a conversation"; }},
+    {"diverse_beams", kAlone, [](Request& r) { r.beams = {.width = 4, .groups = 2, .diversity_penalty = 0.5}; }},
 };
 
 // Engines by what they have.

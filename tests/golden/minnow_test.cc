@@ -106,7 +106,9 @@ Request beam_request(const Json& row) {
                    .length_penalty = row["length_penalty"].get<double>(),
                    .early_stopping = early == "never" ? EarlyStopping::kNever
                                      : early == true  ? EarlyStopping::kYes
-                                                      : EarlyStopping::kNo};
+                                                      : EarlyStopping::kNo,
+                   .groups = row.value("num_beam_groups", 1),
+                   .diversity_penalty = row.value("diversity_penalty", 0.0)};
   request.n = row["n"].get<int>();
   request.sampling.max_tokens = row["max_tokens"].get<int>();
   request.sampling.min_tokens = row.value("min_tokens", 0);
@@ -119,19 +121,24 @@ void expect_beams(const Json& row, const std::vector<testing::Choice>& choices) 
   for (size_t i = 0; i < choices.size(); ++i) {
     const auto want = row["outputs"][i]["tokens"].get<std::vector<TokenId>>();
     EXPECT_EQ(choices[i].tokens, want) << dump_json(row);
+    EXPECT_EQ(choices[i].finish->reason,
+              choices[i].tokens.back() == 8179 ? FinishReason::kStop : FinishReason::kLength);
+    if (row.contains("diversity_penalty")) continue;  // it is part of the score, but not of the log-probabilities
     double score = 0.0;
     for (const TokenLogprobs& token : choices[i].logprobs) score += static_cast<double>(token.token.logprob);
     score /= std::pow(static_cast<double>(choices[i].tokens.size()), row["length_penalty"].get<double>());
     EXPECT_NEAR(score, row["outputs"][i]["score"].get<double>(), 1e-3 * (1 + std::abs(score)));
-    EXPECT_EQ(choices[i].finish->reason,
-              choices[i].tokens.back() == 8179 ? FinishReason::kStop : FinishReason::kLength);
   }
 }
 
+// Diverse searches are those of transformers 4.56.2. There, a group that has ended goes on with pad tokens, which other
+// groups are penalized for. The pad token of the goldens is one that no text has.
+class MinnowBeams : public ::testing::TestWithParam<const char*> {};
+
 // All searches at once: with room for everything, with chunked prefill, and with so little memory that beams are
 // preempted. The second round finds the prompts in the prefix cache.
-TEST(MinnowBeams, AreThoseOfTransformers) {
-  const std::vector<Json> rows = read_lines("minnow-6m-beams.jsonl");
+TEST_P(MinnowBeams, AreThoseOfTransformers) {
+  const std::vector<Json> rows = read_lines(GetParam());
   for (const int place : {0, 1, 2}) {
     SCOPED_TRACE(place);
     EngineOptions o = options("minnow-6m", "float32");
@@ -151,6 +158,10 @@ TEST(MinnowBeams, AreThoseOfTransformers) {
     EXPECT_EQ(place == 2, testing::metric(*engine, "vllm:num_preemptions") > 0);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Searches, MinnowBeams,
+                         ::testing::Values("minnow-6m-beams.jsonl", "minnow-6m-diverse-beams.jsonl"),
+                         [](const auto& info) { return info.index == 0 ? "Plain" : "Diverse"; });
 
 TEST_P(Minnow, GreedyAnswersInTheDefaultType) {
   EXPECT_GE(equal_answers(options(GetParam(), "auto"), std::string(GetParam()) + "-greedy.jsonl", true), 24);

@@ -179,6 +179,22 @@ constexpr auto kLength = std::to_array<Parameter>({
      .fallback = "false",
      .help = "true, false or never: when the search ends, as in transformers",
      .set = set_early_stopping},
+    {.name = "num_beam_groups",
+     .type = Type::kInteger,
+     .min = 1,
+     .max = kMostBeams,
+     .fallback = "1",
+     .help = "groups that the beams are divided into, so that their texts differ; num_beams is a multiple of it",
+     .set = assign<&GenerationFields::num_beam_groups>},
+    {.name = "diversity_penalty",
+     .type = Type::kNumber,
+     .min = 0,
+     .max = 1000,
+     .fallback = "0",
+     .help =
+         "what a token costs a group for each beam of an earlier group that takes it in the same step; above 0 with "
+         "num_beam_groups",
+     .set = assign<&GenerationFields::diversity_penalty>},
 });
 
 constexpr auto kChoice = std::to_array<Parameter>({

@@ -430,9 +430,15 @@ TEST_F(OpenAi, BeamSearch) {
   EXPECT_EQ(engine.last_request().beams->early_stopping, EarlyStopping::kNever);
   chat({{"num_beams", 2}, {"early_stopping", true}});
   EXPECT_EQ(engine.last_request().beams->early_stopping, EarlyStopping::kYes);
+  EXPECT_EQ(engine.last_request().beams->groups, 1);
+  EXPECT_EQ(engine.last_request().beams->diversity_penalty, 0);
+  chat({{"num_beams", 6}, {"num_beam_groups", 3}, {"diversity_penalty", 0.5}});
+  EXPECT_EQ(engine.last_request().beams->groups, 3);
+  EXPECT_EQ(engine.last_request().beams->diversity_penalty, 0.5);
   chat({{"num_beams", 1}, {"use_beam_search", false}, {"length_penalty", 1}, {"early_stopping", false}});
   EXPECT_FALSE(engine.last_request().beams);
 }
+
 
 TEST_F(OpenAi, DefaultLengthsGiveWayToTheContext) {
   engine.info().default_sampling.max_tokens = 1000;
