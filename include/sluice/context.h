@@ -28,18 +28,26 @@ inline void check_text_length(size_t bytes, int context, const std::string& para
               param, "context_length_exceeded");
 }
 
+// Decides whether max_tokens may go beyond the context, where the request leaves that to the engine's default. Searches
+// stay within it.
+inline void set_context_shift(Request& request, bool by_default) {
+  if (!request.context_shift && !request.beams) request.context_shift = by_default;
+}
+
 // Keeps the last tokens of a prompt, as request.truncate_prompt says.
 inline void truncate_prompt(Request& request, int context) {
   if (!request.truncate_prompt) return;
-  const int completion = request.max_tokens_is_default ? 1 : request.sampling.max_tokens.value_or(1);
+  const bool one = request.max_tokens_is_default || request.context_shift.value_or(false);
+  const int completion = one ? 1 : request.sampling.max_tokens.value_or(1);
   const int most = *request.truncate_prompt >= 0 ? *request.truncate_prompt : std::max(1, context - completion);
   const auto length = static_cast<int64_t>(request.prompt.size());
   if (length > most) request.prompt.erase(request.prompt.begin(), request.prompt.end() - most);
 }
 
 // Truncates the prompt if that is asked for. Throws Error(kInvalidRequest) unless prompt and completion fit `context`
-// tokens. It names request.prompt_param, or request.max_tokens_param if the prompt alone would fit. max_tokens gives
-// way to the context if request.max_tokens_is_default. The wording is OpenAI's: `what` is "messages" or "prompt".
+// tokens; with a context shift, the prompt and one token. It names request.prompt_param, or request.max_tokens_param if
+// the prompt alone would fit. max_tokens gives way to the context if request.max_tokens_is_default. The wording is
+// OpenAI's: `what` is "messages" or "prompt".
 inline void fit_context(Request& request, int context, const std::string& what) {
   truncate_prompt(request, context);
   const auto prompt = static_cast<int64_t>(request.prompt.size());
@@ -51,7 +59,7 @@ inline void fit_context(Request& request, int context, const std::string& what) 
   if (request.max_tokens_is_default && most) {
     most = static_cast<int>(std::clamp<int64_t>(context - prompt, 1, std::max(*most, 1)));
   }
-  const int64_t completion = most.value_or(1);
+  const int64_t completion = request.context_shift.value_or(false) ? 1 : most.value_or(1);
   if (prompt + completion <= context) return;
   std::string message = "This model's maximum context length is " + std::to_string(context) + " tokens. However, ";
   if (prompt >= context) {

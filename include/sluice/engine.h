@@ -32,6 +32,7 @@ struct ModelInfo {
   std::string backend{};  // kernels in use
   int64_t parameters = 0;
   int max_model_len = 0;         // tokens of prompt and completion together
+  bool context_shift = false;    // EngineOptions::context_shift
   int64_t kv_cache_tokens = 0;   // tokens that the KV cache holds; 0: the model has none
   std::string kv_cache_dtype{};  // type of cached keys and values
   int vocab_size = 0;            // width of the logits; requests may use the ids below it

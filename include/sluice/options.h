@@ -63,6 +63,8 @@ struct EngineOptions {
   std::string prefix_cache_eviction = "lru";  // which cached prefixes give way first: lru, lfu
   int session_ttl = 600;  // seconds that cached tokens of a session stay without a turn, unless the request says so
   double session_cache_share = 0.5;         // part of the KV cache that sessions may keep from others
+  bool context_shift = false;               // answers that fill the context go on without their oldest tokens
+  int context_keep = 0;                     // tokens at the start of a prompt that stay then; -1: all of it
   bool jump_ahead = true;                   // compute text that a grammar forces without sampling it
   std::string speculative_config{};         // JSON object: how tokens are drafted (docs/speculative.md); empty: not
   std::string scheduling_policy = "fcfs";   // fcfs, priority, or another policy of the build
@@ -206,6 +208,9 @@ void visit(V&& v, EngineOptions& o) {
     {"lru", "lfu"});
   v("session-ttl", o.session_ttl, "seconds for which cached tokens of a session wait for its next turn (sessions.md)");
   v("session-cache-share", o.session_cache_share, "part of the KV cache that waiting sessions may keep: 0 to 1");
+  v("context-shift", o.context_shift,
+    "let an answer that fills the context go on without its oldest tokens, up to max_tokens (context-shift.md)");
+  v("context-keep", o.context_keep, "tokens at the start of a prompt that stay then (-1: the whole prompt)");
   v("jump-ahead", o.jump_ahead, "compute text that a grammar forces without sampling its tokens");
   v("speculative-config", o.speculative_config,
     "JSON object: draft tokens that the model checks together, for example {\"method\": \"ngram\", "
@@ -317,6 +322,7 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("kv-cache-memory-bytes", o.kv_cache_memory_bytes, 0, kBytes);
   v("kv-host-memory-bytes", o.kv_host_memory_bytes, 0, kBytes);
   v("kv-disk-bytes", o.kv_disk_bytes, 0, kBytes);
+  v("context-keep", o.context_keep, -1, kInt);
   v("session-ttl", o.session_ttl, 1, 7 * 24 * 3600);
   v("kv-transfer-timeout-ms", o.kv_transfer_timeout_ms, 1, 86'400'000);
   v("max-loras", o.max_loras, 1, 4096);

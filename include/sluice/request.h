@@ -85,6 +85,11 @@ struct Request {
   std::string session{};
   std::chrono::milliseconds session_ttl{0};  // how long they stay without another turn; 0: the engine's default
   std::optional<KvTransfer> kv_transfer{};
+  // An answer that fills the context goes on without its oldest tokens, up to max_tokens (docs/context-shift.md). None:
+  // as EngineOptions::context_shift says.
+  std::optional<bool> context_shift{};
+  // Tokens at the start of the prompt that stay then; -1: all of it. None: as EngineOptions::context_keep says.
+  std::optional<int> context_keep{};
   std::string tenant{};  // who asks: under fcfs, waiting requests of different tenants take turns
   // Past it the request ends with FinishReason::kAbort.
   std::optional<std::chrono::steady_clock::time_point> deadline{};
@@ -134,6 +139,7 @@ struct Usage {
   int cached_tokens = 0;      // prompt tokens that were found in the prefix cache
   int completion_tokens = 0;  // tokens of this choice, the end token included
   int reasoning_tokens = 0;   // those of them that are thought, without its marks where these are tokens
+  int context_shifts = 0;     // how often the oldest tokens were dropped, see Request::context_shift
 };
 
 // Pieces of an answer. Those of a choice, put together in order, are the answer.

@@ -43,6 +43,7 @@
 #include "hub/cache.h"
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
+#include "sluice/context.h"
 #include "speculative/ngram.h"
 
 namespace sluice {
@@ -146,6 +147,8 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& lo
   s.eviction = o.prefix_cache_eviction == "lfu" ? Eviction::kLfu : Eviction::kLru;
   s.session_blocks = static_cast<int>(plan.blocks * o.session_cache_share);
   s.jump_ahead = o.jump_ahead;
+  s.context_shift = o.context_shift;
+  s.context_keep = o.context_keep;
   if (plan.drafts) {
     s.draft = [drafts = *plan.drafts](const Sequence& sequence, int most, std::vector<TokenId>& draft) {
       draft_ngram(drafts, sequence.tokens, most, draft);
@@ -202,6 +205,7 @@ class EngineImpl final : public TextEngine {
         info_.kv_transfer_port = address->port;
       }
     }
+    info_.context_shift = options.context_shift;
     runner_.prepare();
     publish_gauges(0);
     thread_ = std::thread([this] { run(); });
@@ -216,6 +220,7 @@ class EngineImpl final : public TextEngine {
   }
 
   RequestId submit(Request request, EventSink sink) override {
+    set_context_shift(request, scheduler_options_.context_shift);
     validate(request, info_.vocab_size);
     resolve_texts(request.sampling, *tokenizer_);
     check_fits(request, scheduler_options_);
@@ -229,6 +234,7 @@ class EngineImpl final : public TextEngine {
       request.session = session_key(request.tenant, request.session);
       if (request.session_ttl.count() == 0) request.session_ttl = session_ttl_;
     }
+    if (request.context_shift.value_or(false)) request.context_keep = context_kept(request);
     transfer_rules_.check(request);
     if (request.best_of > request.n) {
       std::optional<int>& logprobs = request.sampling.logprobs;
@@ -319,6 +325,14 @@ class EngineImpl final : public TextEngine {
   }
 
  private:
+  // What a context shift keeps: what the request says, and the tokens that begin every text.
+  int context_kept(const Request& request) const {
+    const int keep = request.context_keep.value_or(scheduler_options_.context_keep);
+    if (keep < 0) return keep;
+    const auto begin = std::ranges::mismatch(first_tokens_, request.prompt).in1 - first_tokens_.begin();
+    return std::min(keep, most_kept(scheduler_options_)) + static_cast<int>(begin);
+  }
+
   // Other servers may want rows before the engine runs; its thread finds that in the inbox.
   std::unique_ptr<RankRows> make_rows(const EngineOptions& options) {
     return std::make_unique<RankRows>(
@@ -553,6 +567,7 @@ class EngineImpl final : public TextEngine {
                    .prefix_hits = blocks.hit_tokens,
                    .preemptions = s.preemptions,
                    .forced_tokens = s.forced_tokens,
+                   .context_shifts = s.context_shifts,
                    .sessions = scheduler_.session_stats(),
                    .pinned_blocks = blocks.pinned,
                    .adapter_slots = scheduler_options_.adapter_slots,
@@ -718,6 +733,7 @@ ModelInfo Engine::describe(const EngineOptions& options) {
     const LoadPlan plan = plan_load(options, pool);
     const TextEnds text = load_text_ends(options, *plan.checkpoint);
     ModelInfo info = model_info(plan, text.chat_template, text);
+    info.context_shift = options.context_shift && info.task == Task::kGenerate;
     if (loads_replicas(options)) info.kv_cache_tokens *= options.data_parallel_size;
     return info;
   });

@@ -158,6 +158,8 @@ std::vector<MetricFamily> EngineMetrics::families(const QueueLimit& limit, int c
   number(Type::kCounter, "vllm:num_preemptions", "Sequences preempted.", static_cast<double>(gauges_.preemptions));
   number(Type::kCounter, "sluice:forced_tokens", "Generated tokens that a grammar forced, which were not sampled.",
          static_cast<double>(gauges_.forced_tokens));
+  number(Type::kCounter, "sluice:context_shifts", "Answers that went on without their oldest tokens, by each time.",
+         static_cast<double>(gauges_.context_shifts));
   number(Type::kGauge, "sluice:sessions", "Sessions whose cached tokens wait for the next turn.",
          gauges_.sessions.sessions);
   number(Type::kGauge, "sluice:session_blocks", "KV cache blocks that these sessions keep.", gauges_.pinned_blocks);

@@ -35,6 +35,7 @@ struct EngineGauges {
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t preemptions = 0;
   uint64_t forced_tokens = 0;
+  uint64_t context_shifts = 0;
   SessionStats sessions{};
   int pinned_blocks = 0;                // of sessions
   int adapter_slots = 0;                // adapters that may run together; 0: there are none

@@ -84,13 +84,13 @@ std::pair<size_t, size_t> keep_longest_first(size_t first, size_t second, size_t
 }
 
 // What the tokenizer puts before every text, which is a token that begins texts or nothing.
-std::string first_text(const Tokenizer& tokenizer) {
+std::vector<TokenId> tokens_before(const Tokenizer& tokenizer) {
   const std::vector<TokenId> added = tokenizer.surround({});
   TokenId probe = 0;
   while (std::ranges::find(added, probe) != added.end()) ++probe;
   std::vector<TokenId> around = tokenizer.surround({probe});
   around.erase(std::ranges::find(around, probe), around.end());
-  return tokenizer.decode(around, /*skip_special_tokens=*/false);
+  return around;
 }
 
 }  // namespace
@@ -100,7 +100,10 @@ TextEngine::TextEngine(std::unique_ptr<ThreadPool> pool, LoadedModel loaded, Tex
       loaded_(std::move(loaded)),
       tokenizer_(std::move(text.tokenizer)),
       template_(std::move(text.chat_template)),
-      first_text_(template_ && template_->lacks_first_tokens() ? first_text(*tokenizer_) : std::string()),
+      first_tokens_(tokens_before(*tokenizer_)),
+      first_text_(template_ && template_->lacks_first_tokens()
+                      ? tokenizer_->decode(first_tokens_, /*skip_special_tokens=*/false)
+                      : std::string()),
       template_kwargs_(text.template_kwargs.empty() ? Json::object() : parse_json(text.template_kwargs)),
       config_(std::move(text.config)),
       reasoning_(text.syntax.reasoning),
@@ -149,6 +152,7 @@ Request TextEngine::chat_request(ChatRequest chat) const {
   const size_t accepted = request.truncate_prompt ? kBytesTruncated : kBytesAlways;
   check_text_length(text.size(), info_.max_model_len, request.prompt_param, accepted);
   request.prompt = tokenize(text, chat.add_special_tokens);
+  set_context_shift(request, info_.context_shift);
   fit_context(request, info_.max_model_len, "messages");
   if (!chat.chat.tools.empty() && !info_.tool_syntax.empty()) {
     request.tool_syntax = info_.tool_syntax;

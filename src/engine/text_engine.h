@@ -36,11 +36,12 @@ class TextEngine : public Engine {
   LoadedModel loaded_;
   const std::unique_ptr<Tokenizer> tokenizer_;
   const std::optional<ChatTemplate> template_;
-  const std::string first_text_;            // of the tokens before every text, if the template lacks them
-  const Json template_kwargs_;              // variables that every conversation has
-  const std::string config_;                // tokenizer_config()
-  const ReasoningSyntax* const reasoning_;  // null: the model's thoughts are not looked for
-  ModelInfo info_;                          // final when the engine's constructor returns
+  const std::vector<TokenId> first_tokens_;  // that the tokenizer puts before every text
+  const std::string first_text_;             // of these tokens, if the template lacks them
+  const Json template_kwargs_;               // variables that every conversation has
+  const std::string config_;                 // tokenizer_config()
+  const ReasoningSyntax* const reasoning_;   // null: the model's thoughts are not looked for
+  ModelInfo info_;                           // final when the engine's constructor returns
 };
 
 }  // namespace sluice

@@ -134,6 +134,7 @@ void check_beams(const Request& request) {
   if (request.best_of > request.n) excluded("best_of");
   if (request.grammar) excluded(request.grammar->param);
   if (request.thinking_token_budget) excluded("thinking_token_budget");
+  if (request.context_shift.value_or(false)) excluded("context_shift");
 }
 
 }  // namespace
@@ -167,6 +168,7 @@ void validate(const Request& request, int vocab) {
     }
   }
   check_beams(request);
+  if (request.context_keep) at_least("n_keep", *request.context_keep, -1);
   if (request.best_of != 0) at_least("best_of", request.best_of, request.n);
   known_syntax("tool_syntax", request.tool_syntax, tool_syntax(request.tool_syntax) != nullptr);
   known_syntax("reasoning_syntax", request.reasoning_syntax, reasoning_syntax(request.reasoning_syntax) != nullptr);

@@ -31,7 +31,9 @@ bool concerns_output(std::string_view name) {
                                           "length_penalty",
                                           "early_stopping",
                                           "num_beam_groups",
-                                          "diversity_penalty"};
+                                          "diversity_penalty",
+                                          "context_shift",
+                                          "n_keep"};
   return std::ranges::find(kOutput, name) != std::end(kOutput);
 }
 

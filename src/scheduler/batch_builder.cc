@@ -96,7 +96,7 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
   }
   batch.query_start.push_back(batch.size());
   batch.kv_len.push_back(end);
-  batch.prompt_len.push_back(sequence.prompt_length);
+  batch.prompt_len.push_back(sequence.request->prompt_length());
   if (pools_.recurrent()) batch.state_slots.push_back(sequence.memory.state_slot);
   tokens_left_ -= tokens;
   if (part.samples > 0) {
@@ -136,7 +136,7 @@ void BatchBuilder::add_tasks(const Sequence& sequence, ScheduledBatch::Part& par
     SampleTask& task = out_.tasks.emplace_back(sequence.task);
     task.row = row;
     task.choice += forks ? i : 0;
-    task.position = sequence.length() - sequence.prompt_length + ahead;
+    task.position = sequence.outputs() + sequence.unknown + ahead;
   }
 }
 

@@ -12,11 +12,12 @@ Finish make_finish(FinishReason reason, std::string message = {}) {
   return {.reason = reason, .stop_string = {}, .stop_token = {}, .message = std::move(message)};
 }
 
-// `choice` has the prompt of the request in question, whose choices have that in common.
-Usage usage_of(const Sequence& choice, int completion_tokens) {
-  return {.prompt_tokens = choice.prompt_length,
-          .cached_tokens = choice.cached_tokens,
-          .completion_tokens = completion_tokens};
+// `trunk` is the choice that computed the prompt; `choice` may be null.
+Usage usage_of(const Sequence& trunk, const Sequence* choice) {
+  return {.prompt_tokens = trunk.request->prompt_length(),
+          .cached_tokens = trunk.cached_tokens,
+          .completion_tokens = choice != nullptr ? choice->outputs() : 0,
+          .context_shifts = choice != nullptr ? choice->shifts : 0};
 }
 
 EventLogprobs& logprobs_of(SequenceEvent& event) {
@@ -139,7 +140,7 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
     std::vector<TokenLogprobs> prompt = std::exchange(sequence.request->prompt_logprobs, {});
     if (!prompt.empty()) logprobs_of(event).prompt = std::move(prompt);
   }
-  event.usage = usage_of(sequence, sequence.known() - sequence.prompt_length);
+  event.usage = usage_of(sequence, &sequence);
   event.preemptions = sequence.request->preemptions;
   if (sampled > 1 && !event.tokens.empty()) {
     sequence.computed = sequence.known() - 1;
@@ -147,7 +148,11 @@ void Scheduler::commit_tokens(Sequence& sequence, std::span<SampleResult> accept
     sequence.memory.truncate(pools_, sequence.computed);
     commit_blocks(sequence);
   }
-  if (event.finish) end_sequence(sequence);
+  if (event.finish) {
+    end_sequence(sequence);
+  } else if (sequence.known() == sequence.most_tokens) {
+    shift_context(sequence);
+  }
 }
 
 // Takes a token that the constraint, if there is one, has accepted.
@@ -194,7 +199,7 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   const bool may_end = (sequence.end_bits & end_bit(token)) != 0;
   const SamplingParams& sampling = *sequence.task.params;
   const bool constrained = sequence.constraint && sequence.constraint->decides_end();
-  const bool long_enough = sequence.known() - sequence.prompt_length > sampling.min_tokens || constrained;
+  const bool long_enough = sequence.outputs() > sampling.min_tokens || constrained;
   if (may_end && long_enough && in(sequence.task.end_tokens)) {
     auto finish = std::make_unique<Finish>(make_finish(FinishReason::kStop));
     finish->end_token = true;
@@ -205,7 +210,7 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   if (sequence.constraint && sequence.constraint->ended()) {
     return std::make_unique<Finish>(make_finish(FinishReason::kStop));
   }
-  if (sequence.known() < sequence.most_tokens) return nullptr;
+  if (sequence.known() < sequence.ends_at) return nullptr;
   return std::make_unique<Finish>(make_finish(FinishReason::kLength));
 }
 
@@ -243,7 +248,7 @@ void Scheduler::end_request(RequestState& request, const Finish& finish) {
     if (choice && choice->state == SequenceState::kEnded) continue;
     SequenceEvent event{.request = request.id, .index = i};
     event.finish = std::make_unique<Finish>(finish);
-    event.usage = usage_of(*request.choices[0], choice ? choice->known() - request.prompt_length() : 0);
+    event.usage = usage_of(*request.choices[0], choice);
     event.preemptions = request.preemptions;
     events_.push_back(std::move(event));
   }

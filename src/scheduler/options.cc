@@ -32,7 +32,21 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
     refuse(fmt::format("n must be at most {}, the sequences of one step", options.max_num_seqs), "n",
            "integer_above_max_value");
   }
-  const int64_t wanted = prompt + max_tokens.value_or(1);
+  const bool shifts = request.context_shift.value_or(false);
+  if (shifts && !options.context_shift) {
+    refuse("Invalid 'context_shift': true needs --context-shift, and the engine was started without it.",
+           "context_shift", "unsupported_parameter");
+  }
+  if (request.context_keep.value_or(0) > 0 && !shifts) {
+    refuse("Invalid 'n_keep': it needs 'context_shift', and an engine with --context-shift.", "n_keep",
+           "unsupported_parameter");
+  }
+  if (request.context_keep.value_or(0) > most_kept(options)) {
+    refuse(fmt::format("Invalid 'n_keep': expected at most {}, as some of the context's {} tokens must go.",
+                       most_kept(options), options.max_model_len),
+           "n_keep", "integer_above_max_value");
+  }
+  const int64_t wanted = prompt + (shifts ? 1 : max_tokens.value_or(1));
   if (wanted > options.max_model_len) {
     refuse(fmt::format("This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
                        "prompt, {} in the completion). Please reduce the length of either one.",
@@ -41,6 +55,8 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
            "context_length_exceeded");
   }
 }
+
+int most_kept(const SchedulerOptions& options) { return std::max(0, options.max_model_len - 4); }
 
 int peak_blocks(int64_t tokens, int block_size, const BlockGroup& group, int max_num_batched_tokens) {
   const auto blocks_for = [=](int64_t count) { return static_cast<int>((count + block_size - 1) / block_size); };

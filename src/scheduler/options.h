@@ -46,6 +46,8 @@ struct SchedulerOptions {
   int session_blocks = 0;               // blocks that are pinned for sessions at most (cache/sessions.h)
   DraftSource draft{};                  // empty: no speculation
   bool jump_ahead = true;               // see Jumps
+  bool context_shift = false;           // see Context shifts
+  int context_keep = 0;                 // of requests that do not say it; -1: the prompt
   RowStoreOptions row_store{};          // see Rows outside of the device; with recurrent layers none is kept
   std::chrono::milliseconds exports_held_for{30'000};  // see RowExports
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
@@ -54,6 +56,9 @@ struct SchedulerOptions {
 // The most blocks of one group, or of all, that a sequence of `tokens` tokens holds at a time.
 int peak_blocks(int64_t tokens, int block_size, const BlockGroup& group, int max_num_batched_tokens);
 int peak_blocks(int64_t tokens, int block_size, std::span<const BlockGroup> groups, int max_num_batched_tokens);
+
+// The most tokens that a context shift may keep beside those that it moves.
+int most_kept(const SchedulerOptions& options);
 
 // Throws Error(kInvalidRequest) when the request can never be served: empty prompt, no room for a token in the context,
 // prompt and max_tokens beyond it, n outside 1 .. max_num_seqs. Thread-safe.

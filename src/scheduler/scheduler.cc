@@ -58,9 +58,12 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
                  .plain = !edits(sampling)};
   for (const TokenId token : state->end_tokens) trunk->end_bits |= end_bit(token);
   trunk->prompt_length = state->prompt_length();
-  trunk->most_tokens = options_.max_model_len;
-  if (sampling.max_tokens)
-    trunk->most_tokens = std::min(trunk->most_tokens, trunk->prompt_length + *sampling.max_tokens);
+  trunk->ends_at = options_.max_model_len;
+  if (sampling.max_tokens) {
+    const int64_t end = int64_t{trunk->prompt_length} + *sampling.max_tokens;
+    trunk->ends_at = state->request.context_shift.value_or(false) ? end : std::min(end, trunk->ends_at);
+  }
+  trunk->most_tokens = static_cast<int>(std::min<int64_t>(trunk->ends_at, options_.max_model_len));
   trunk->plain = state->width() == 1 && !sampling.prompt_logprobs;
   if (PenaltyCounts::needed(sampling)) {
     trunk->counts = PenaltyCounts(sampling.repeat_last_n);
@@ -328,7 +331,8 @@ SchedulerStats Scheduler::stats() const {
           .steps = steps_,
           .prompt_tokens = prompt_tokens_,
           .generated_tokens = generated_tokens_,
-          .forced_tokens = forced_tokens_};
+          .forced_tokens = forced_tokens_,
+          .context_shifts = context_shifts_};
 }
 
 }  // namespace sluice

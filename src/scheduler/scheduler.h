@@ -56,6 +56,9 @@
 // asked for, or if the request says which tokens it likes (logit_bias, allowed_token_ids). A forced token that would
 // end the text is sampled.
 //
+// Context shifts. A sequence that fills the context may go on without its oldest tokens, but for those that are to be
+// kept (context_shift.cc). What is left is computed anew, like a prompt that somebody has cut.
+//
 // Adapters. A running sequence of a request with an adapter holds the slot that the adapter is in. A sequence is
 // admitted when its adapter has a slot or one is free. Prefixes are shared only within an adapter, by the request's
 // cache_salt.
@@ -130,6 +133,7 @@ struct SchedulerStats {
   uint64_t prompt_tokens = 0;  // computed, recomputed ones included
   uint64_t generated_tokens = 0;
   uint64_t forced_tokens = 0;  // of these: not sampled
+  uint64_t context_shifts = 0;
 };
 
 class Scheduler {
@@ -232,6 +236,7 @@ class Scheduler {
   void append(Sequence& sequence, TokenId token, SequenceEvent& event);
   void jump(Sequence& sequence, SequenceEvent& event);
   std::unique_ptr<Finish> finish_of(const Sequence& sequence) const;
+  void shift_context(Sequence& sequence);
   void commit_blocks(Sequence& sequence);
 
   // A running sequence whose first rows are being loaded.
@@ -279,7 +284,7 @@ class Scheduler {
   bool bad_logits_ = false;          // in the results that are being committed
   uint64_t arrivals_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
-  uint64_t forced_tokens_ = 0;
+  uint64_t forced_tokens_ = 0, context_shifts_ = 0;
   DraftStats drafts_;
 };
 

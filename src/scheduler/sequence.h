@@ -40,7 +40,7 @@ struct alignas(64) Sequence {
   int unknown = 0;              // tokens after these that steps in flight may give, at most
   int sample = 0;               // which task of its step samples the last one of them
   int computed = 0;             // leading tokens whose keys and values are in the blocks after the last step
-  int most_tokens = 0;          // where it ends: prompt and max_tokens, or the context
+  int most_tokens = 0;          // where it ends, or where its context is shifted: prompt and max_tokens, or the context
   int blocks_stable_until = 0;  // while fewer tokens are computed, the next one leaves its blocks alone
   int16_t in_flight = 0;        // steps it is part of that are not committed
   bool awaits_host = false;     // no further step before the last one is committed
@@ -53,7 +53,10 @@ struct alignas(64) Sequence {
   RequestId id = 0;                                     // the request's
   std::chrono::steady_clock::time_point admitted_at{};  // when the request first ran
   uint64_t dropped_until = 0;                           // tokens that this step and earlier ones sample are dropped
-  int prompt_length = 0;                                // tokens
+  int prompt_length = 0;                                // tokens of the prompt; of those that are left
+  int shifts = 0;                                       // of its context
+  int dropped_output = 0;                               // tokens of the output that these dropped
+  int64_t ends_at = 0;                                  // tokens; above most_tokens: its context is shifted there
   int cached_tokens = 0;                                // prompt tokens found in the cache when first admitted
   uint64_t end_bits = 0;                                // bit `token % 64` of every end token
   SequenceState state = SequenceState::kWaiting;
@@ -71,6 +74,7 @@ struct alignas(64) Sequence {
 
   int known() const { return static_cast<int>(tokens.size()); }
   int length() const { return known() + unknown; }
+  int outputs() const { return known() - prompt_length + dropped_output; }  // known tokens of the output, all of them
 };
 
 inline uint64_t end_bit(TokenId token) { return uint64_t{1} << (static_cast<uint32_t>(token) % 64); }

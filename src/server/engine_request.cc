@@ -110,6 +110,9 @@ Request base_request(Call& call) {
   request.sampling = call.fields.of<SamplingParams>();
   request.n = fields.n;
   request.beams = beams_of(fields);
+  request.context_shift = fields.context_shift;
+  set_context_shift(request, call.info().context_shift);
+  request.context_keep = fields.context_keep;
   request.max_tokens_param = fields.max_tokens_name;
   request.truncate_prompt = fields.truncate_prompt;
   request.returns_prompt = fields.return_token_ids;

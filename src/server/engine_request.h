@@ -22,6 +22,8 @@ struct GenerationFields {
   std::optional<EarlyStopping> early_stopping;
   int num_beam_groups = 1;
   double diversity_penalty = 0.0;
+  std::optional<bool> context_shift;
+  std::optional<int> context_keep;
   int priority = 0;
   std::string cache_salt;
   std::string session;

@@ -262,7 +262,7 @@ TEST(Arguments, IntegersOfLlamaServerAtTheirEdges) {
       {"-ngl", "", cpu, ""},
       {"-mg", "error: out of range", "--device 0", "error: out of range"},
       {"-ncmoe", "error: not supported", "nothing", "error: not supported"},
-      {"--keep", "nothing", "nothing", "nothing"},
+      {"--keep", "--context-keep -1", "--context-keep 0", "error: out of range (expected -1 to 2147483647)"},
       {"--prio", "error: not supported", "nothing", "error: not supported"},
       {"--poll", "nothing", "nothing", "nothing"},
       {"--port", "error: out of range", "--port 0", "error: out of range (expected 0 to 65535)"},

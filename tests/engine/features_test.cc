@@ -33,7 +33,8 @@ enum Place : unsigned {
   kCancel = 16,
   kKept = 32,
   kReplicas = 64,
-  kDrafts = 128
+  kDrafts = 128,
+  kShift = 256
 };
 
 constexpr const char* kSchema =
@@ -105,7 +106,14 @@ const Feature kFeatures[] = {
     {"drafts", kDrafts},
     {"session", kReuse, [](Request& r) { r.session = "a conversation"; }},
     {"diverse_beams", kAlone, [](Request& r) { r.beams = {.width = 4, .groups = 2, .diversity_penalty = 0.5}; }},
+    {"context_shift", kShift,
+     [](Request& r) {
+       r.context_shift = true, r.context_keep = 4;
+       r.sampling.ignore_eos = true, r.sampling.max_tokens = 120;
+     }},
 };
+
+constexpr int kShortContext = 96;
 
 // Engines by what they have.
 Engine& engine_for(unsigned place) {
@@ -122,6 +130,10 @@ Engine& engine_for(unsigned place) {
   o.enable_prefix_caching = (place & (kReuse | kKept)) != 0;
   o.jump_ahead = (place & kJump) != 0;
   if ((place & kChunks) != 0) o.max_num_batched_tokens = 8;
+  if ((place & kShift) != 0) {
+    o.context_shift = true;
+    o.max_model_len = kShortContext;
+  }
   if ((place & kReplicas) != 0) o.data_parallel_size = 2;
   if ((place & kDrafts) != 0) {
     o.speculative_config = R"({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1})";
@@ -267,7 +279,8 @@ std::vector<Choice> run_in(unsigned place, const Request& request) {
 bool refused_with_beams(const Request& request) {
   const SamplingParams& s = request.sampling;
   const bool changes = request.grammar || request.thinking_token_budget || s.presence_penalty != 0 ||
-                       !s.logit_bias.empty() || s.xtc_probability > 0 || s.mirostat > 0;
+                       !s.logit_bias.empty() || s.xtc_probability > 0 || s.mirostat > 0 ||
+                       request.context_shift.value_or(false);
   return request.beams && changes;
 }
 
@@ -296,7 +309,7 @@ TEST_P(FeaturePairs, WorkTogether) {
   expect_valid(request, engine_for(place), actual, (place & kCancel) != 0);
   // A cancelled answer ends at any token. With jumps the tokens of forced text may be others.
   request.session.clear();
-  const std::vector<Choice> alone = run_in(place & kJump, request);
+  const std::vector<Choice> alone = run_in(place & (kJump | kShift), request);
   if ((place & kCancel) == 0) return expect_same(actual, alone);
   for (size_t i = 0; i < actual.size(); ++i) {
     ASSERT_LE(actual[i].tokens.size(), alone[i].tokens.size());
@@ -331,13 +344,13 @@ TEST_P(JumpsWithGrammar, TheAnswerIsThatOfTheRequestAlone) {
     feature.apply(request);
     grammar.apply(request);
     if (refused_with_beams(request)) {
-      expect_refused(engine_for(kJump), request);
+      expect_refused(engine_for(feature.place | kJump), request);
       continue;
     }
     const unsigned place = feature.place | kJump;
     const std::vector<Choice> actual = run_in(place, request);
     request.session.clear();
-    const std::vector<Choice> alone = run_in(kJump, request);
+    const std::vector<Choice> alone = run_in(place & (kJump | kShift), request);
     expect_valid(request, engine_for(place), actual, (place & kCancel) != 0);
     if ((place & kCancel) == 0) expect_same(actual, alone);
     // Requests that look at tokens have no jumps.
@@ -413,6 +426,83 @@ TEST(Drafts, AreAccepted) {
   expect_same({with}, {without});
   EXPECT_GT(metric(engine, "vllm:spec_decode_num_draft_tokens"), drafted);
   EXPECT_GE(metric(engine, "vllm:spec_decode_num_accepted_tokens") - accepted, 8) << with.text;
+}
+
+// The answer is the one that a user gets who cuts the text himself, whenever the context is full.
+TEST(ContextShift, AnswersGoOnAsThoseOfCutPrompts) {
+  Engine& engine = engine_for(kShift | kReuse);
+  for (const int keep : {0, 5, 20, -1}) {
+    SCOPED_TRACE(keep);
+    Request request = base_request(engine);
+    request.sampling.ignore_eos = true;
+    request.sampling.max_tokens = 300;
+    request.sampling.logprobs = 1;
+    request.context_shift = true;
+    request.context_keep = keep;
+    const auto prompt = static_cast<int>(request.prompt.size());
+    const Choice whole = run_alone(engine, request);
+    EXPECT_EQ(whole.finish->reason, FinishReason::kLength);
+    EXPECT_EQ(whole.usage.prompt_tokens, prompt);
+    EXPECT_EQ(whole.usage.completion_tokens, 300);
+    EXPECT_EQ(engine.detokenize(whole.tokens), whole.text);
+
+    Request part = request;
+    part.context_shift = false;
+    part.context_keep.reset();
+    std::vector<TokenId> tokens;
+    int shifts = 0;
+    for (;; ++shifts) {
+      const int left = 300 - static_cast<int>(tokens.size()),
+                room = kShortContext - static_cast<int>(part.prompt.size());
+      part.sampling.max_tokens = std::min(left, room);
+      const Choice piece = run_alone(engine, part);
+      for (size_t i = 0; i < piece.tokens.size(); ++i) {
+        EXPECT_EQ(piece.logprobs[i].token.logprob, whole.logprobs.at(tokens.size() + i).token.logprob);
+      }
+      tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
+      if (left <= room) break;
+      std::vector<TokenId>& text = part.prompt;
+      text.insert(text.end(), piece.tokens.begin(), piece.tokens.end());
+      const auto kept = text.begin() + (keep < 0 ? prompt : keep);
+      text.erase(kept, kept + (text.end() - kept) / 2);
+    }
+    EXPECT_EQ(whole.tokens, tokens);
+    EXPECT_EQ(whole.usage.context_shifts, shifts);
+    EXPECT_GE(shifts, 4);
+  }
+}
+
+TEST(ContextShift, GrammarsAndStopStringsGoOn) {
+  Engine& engine = engine_for(kShift | kJump);
+  Request request = base_request(engine);
+  request.context_shift = true;
+  request.sampling.max_tokens = 4000;
+  request.grammar = {.kind = "regex", .text = "([a-f]{3}[0-9]{2};){60}end"};
+  const Choice answer = run_alone(engine, request);
+  EXPECT_THAT(answer.text, ::testing::MatchesRegex("(...[0-9][0-9];)+end"));
+  EXPECT_EQ(answer.text.size(), 60u * 6 + 3) << answer.text;
+  EXPECT_EQ(answer.finish->reason, FinishReason::kStop);
+  EXPECT_GT(answer.usage.context_shifts, 1);
+  request.sampling.stop = std::vector<std::string>{answer.text.substr(200, 14)};
+  const Choice stopped = run_alone(engine, request);
+  EXPECT_EQ(stopped.finish->reason, FinishReason::kStop);
+  EXPECT_EQ(stopped.text, answer.text.substr(0, answer.text.find(answer.text.substr(200, 14))));
+}
+
+TEST(ContextShift, IsRefusedWhereItCannotBe) {
+  const auto refused = [](unsigned place, const char* what, auto&& change) {
+    Engine& engine = engine_for(place);
+    Request request = base_request(engine);
+    change(request);
+    EXPECT_THAT([&] { engine.submit(request, [](const Event&) {}); },
+                ::testing::ThrowsMessage<Error>(::testing::HasSubstr(what)));
+  };
+  refused(kAlone, "--context-shift", [](Request& r) { r.context_shift = true; });
+  refused(kAlone, "'n_keep'", [](Request& r) { r.context_keep = 1; });
+  refused(kShift, "'n_keep'", [](Request& r) { r.context_keep = -2; });
+  refused(kShift, "'n_keep': expected at most 92", [](Request& r) { r.context_keep = 93; });
+  refused(kShift, "maximum context length", [](Request& r) { r.context_shift = false, r.sampling.max_tokens = 96; });
+  refused(kShift, "beam search", [](Request& r) { r.context_shift = true, r.beams = {.width = 2}; });
 }
 
 TEST(Drafts, AreRefusedWhereTheyCannotBe) {

@@ -109,6 +109,8 @@ class Simulation {
     }
     o.eviction = chance(30) ? Eviction::kLfu : Eviction::kLru;
     o.session_blocks = chance(60) ? uniform(0, o.blocks) : 0;
+    o.context_shift = chance(40);
+    o.context_keep = uniform(-1, chance(50) ? 3 : o.max_model_len + 3);
     o.max_queued_sequences = uniform(1, 20);
     o.max_queued_tokens = chance(50) ? 0 : uniform(1, 200);
     o.seed = random_();
@@ -133,6 +135,11 @@ class Simulation {
       r.prompt.push_back(static_cast<TokenId>(i < common ? shared() % vocab_ : uniform(0, vocab_ - 1)));
     }
     if (chance(80)) r.sampling.max_tokens = uniform(1, std::min(40, options_.max_model_len - length));
+    if (options_.context_shift && chance(70)) {
+      r.context_shift = true;
+      r.sampling.max_tokens = uniform(1, 40 + options_.max_model_len);
+      if (chance(50)) r.context_keep = uniform(-1, most_kept(options_));
+    }
     r.sampling.min_tokens = chance(30) ? uniform(0, 4) : 0;
     r.sampling.ignore_eos = chance(20);
     if (chance(20) && vocab_ > 3) r.sampling.stop_token_ids = {1, 2};
@@ -259,7 +266,7 @@ class Simulation {
       const Sequence& sequence = *part.sequence;
       if (!PenaltyCounts::needed(sequence.request->request.sampling)) continue;
       std::map<TokenId, int> naive;
-      for (int i = 0; i < sequence.known(); ++i) naive[sequence.tokens[i]] += i >= sequence.request->prompt_length();
+      for (int i = 0; i < sequence.known(); ++i) naive[sequence.tokens[i]] += i >= sequence.prompt_length;
       std::map<TokenId, int> counted;
       for (const auto& entry : sequence.counts.entries()) counted[entry.token] = entry.output;
       EXPECT_EQ(counted, naive);
@@ -294,7 +301,7 @@ class Simulation {
   // Drafts what will follow, with mistakes.
   void guess(const Sequence& sequence, int most, std::vector<TokenId>& draft) {
     const std::vector<TokenId> all = expected(tracked_.at(sequence.id), sequence.task.choice).tokens;
-    size_t next = static_cast<size_t>(sequence.known() - sequence.request->prompt_length());
+    auto next = static_cast<size_t>(sequence.outputs());
     for (int left = std::min(most, uniform(0, kMostDrafted)); left > 0; --left, ++next) {
       const bool hit = next < all.size() && chance(hit_chance_);
       draft.push_back(hit ? all[next] : static_cast<TokenId>(uniform(0, vocab_ - 1)));
@@ -314,8 +321,11 @@ class Simulation {
       state = extend_state(state, token);
     }
     const int room = options_.max_model_len - static_cast<int>(t.request.prompt.size());
-    const int limit = std::min(room, sampling.max_tokens.value_or(room));
+    const bool shifts = t.request.context_shift.value_or(false);
+    const int limit = shifts ? *sampling.max_tokens : std::min(room, sampling.max_tokens.value_or(room));
+    std::vector<TokenId> context = t.request.prompt;
     for (;;) {
+      if (static_cast<int>(context.size()) == options_.max_model_len) state = shift(context, t.request);
       const int position = static_cast<int>(e.tokens.size());
       const SampleTask task{.params = &sampling,
                             .end_tokens = ends,
@@ -325,6 +335,7 @@ class Simulation {
                             .position = position};
       const TokenId token = sample_token(state, task, vocab_);
       state = extend_state(state, token);
+      context.push_back(token);
       e.tokens.push_back(token);
       if (constraint) {
         EXPECT_TRUE(constraint->accept(token));
@@ -344,6 +355,19 @@ class Simulation {
         return e;
       }
     }
+  }
+
+  // Drops half of what need not stay of a full context. Returns the state after the rest.
+  uint64_t shift(std::vector<TokenId>& context, const Request& request) const {
+    int keep = request.context_keep.value_or(options_.context_keep);
+    if (keep == -1) keep = static_cast<int>(request.prompt.size());
+    keep = std::min(keep, std::max(0, options_.max_model_len - 4));
+    std::vector<TokenId> left(context.begin(), context.begin() + keep);
+    left.insert(left.end(), context.begin() + keep + (options_.max_model_len - keep) / 2, context.end());
+    context = left;
+    uint64_t state = 0;
+    for (const TokenId token : context) state = extend_state(state, token);
+    return state;
   }
 
   // I5
@@ -516,6 +540,7 @@ class Simulation {
     hits += scheduler_.block_pool().stats().hit_tokens;
     steps += scheduler_.stats().steps;
     forced += scheduler_.stats().forced_tokens;
+    shifted += scheduler_.stats().context_shifts;
     const RowStoreStats rows = scheduler_.row_store().stats();
     saved += rows.saved, written += rows.written, read += rows.read, failed += rows.failed;
   }
@@ -542,6 +567,7 @@ class Simulation {
   // Over all runs: they must be worth something.
   static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0, accepted = 0, rejected = 0;
   static inline uint64_t forced = 0, dropped = 0;
+  static inline uint64_t shifted = 0;                 // contexts
   static inline uint64_t displaced = 0, expired = 0;  // sessions
   static inline uint64_t saved = 0, written = 0, read = 0, failed = 0;
 };
@@ -570,8 +596,9 @@ TEST(Simulation, InvariantsHold) {
   std::printf("%d rows saved, %d written, %d read, %d failed, %d blocks loaded\n", static_cast<int>(Simulation::saved),
               static_cast<int>(Simulation::written), static_cast<int>(Simulation::read),
               static_cast<int>(Simulation::failed), static_cast<int>(FakeMover::loaded));
-  std::printf("%d sessions displaced, %d expired\n", static_cast<int>(Simulation::displaced),
-              static_cast<int>(Simulation::expired));
+  std::printf("%d sessions displaced, %d expired, %d context shifts\n", static_cast<int>(Simulation::displaced),
+              static_cast<int>(Simulation::expired), static_cast<int>(Simulation::shifted));
+  EXPECT_GT(Simulation::shifted, 500u);
   EXPECT_GT(Simulation::displaced, 500u);
   EXPECT_GT(Simulation::expired, 100u);
   EXPECT_GT(Simulation::saved, 500u);

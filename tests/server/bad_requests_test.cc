@@ -289,6 +289,7 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
       {R"("diversity_penalty":0.5)", "diversity_penalty", "invalid_value"},
       {R"("num_beams":4,"num_beam_groups":0)", "num_beam_groups", "integer_below_min_value"},
       {R"("num_beams":4,"num_beam_groups":2,"diversity_penalty":-1)", "diversity_penalty", "decimal_below_min_value"},
+      {R"("n_keep":-2)", "n_keep", "integer_below_min_value"},
       {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens", "invalid_value"},
       {R"("truncate_prompt_tokens":-2)", "truncate_prompt_tokens", "integer_below_min_value"},
       {R"("cache_salt":"")", "cache_salt", "invalid_value"},

@@ -121,7 +121,7 @@ Json LlamaFormat::finished(size_t index, const Part& part) const {
   out["generation_settings"] = options_.settings;
   out["prompt"] = options_.prompts[index];
   out["has_new_line"] = answer.text.find('\n') != std::string::npos;
-  out["truncated"] = false;
+  out["truncated"] = answer.usage.context_shifts > 0;
   out["stop_type"] = finish.reason == FinishReason::kLength ? "limit" : finish.stop_string.empty() ? "eos" : "word";
   out["stopping_word"] = finish.stop_string;
   out["tokens_cached"] = answer.usage.cached_tokens;

@@ -232,7 +232,7 @@ TEST_F(LlamaCpp, Errors) {
   expect_refused(complete({{"prompt", {{104, 300}}}}), 400, "invalid_request_error", "'prompt[0][1]'");
   expect_refused(complete({{"n_predict", 0}}), 400, "invalid_request_error", "'n_predict'");
   expect_refused(complete({{"n_predict", 5000}}), 400, "exceed_context_size_error", "context");
-  expect_refused(complete({{"n_keep", 5}}), 400, "invalid_request_error", "'n_keep'");
+  expect_refused(complete({{"n_keep", -2}}), 400, "invalid_request_error", "'n_keep'");
   expect_refused(complete({{"mirostat", 3}}), 400, "invalid_request_error", "'mirostat'");
   expect_refused(complete({{"model", "other"}}), 404, "not_found_error", "`fake`");
   expect_refused(post("/infill", "{}"), 400, "invalid_request_error", "'input_prefix'");

@@ -439,6 +439,28 @@ TEST_F(OpenAi, BeamSearch) {
   EXPECT_FALSE(engine.last_request().beams);
 }
 
+// max_tokens may then go beyond the context. A default gives way to it.
+TEST_F(OpenAi, ContextShift) {
+  const int context = engine.model().max_model_len;
+  expect_error(completion({{"prompt", "a"}, {"max_tokens", context + 1}}), 400, "max_tokens",
+               "context_length_exceeded");
+  completion({{"prompt", "a"}, {"max_tokens", context + 1}, {"context_shift", true}, {"n_keep", 2}});
+  EXPECT_EQ(engine.last_request().context_shift, true);
+  EXPECT_EQ(engine.last_request().context_keep, 2);
+  engine.info().context_shift = true;
+  completion({{"prompt", "a"}, {"max_tokens", context + 1}});
+  EXPECT_EQ(engine.last_request().context_shift, true);
+  EXPECT_EQ(engine.last_request().context_keep, std::nullopt);
+  EXPECT_EQ(engine.last_request().sampling.max_tokens, context + 1);
+  expect_error(completion({{"prompt", "a"}, {"max_tokens", context + 1}, {"context_shift", false}}), 400, "max_tokens",
+               "context_length_exceeded");
+  expect_error(completion({{"prompt", "a"}, {"max_tokens", context + 1}, {"num_beams", 2}}), 400, "max_tokens",
+               "context_length_exceeded");
+  expect_error(completion({{"prompt", std::string(context, 'a')}, {"max_tokens", 1}}), 400, "prompt",
+               "context_length_exceeded");
+  completion({{"prompt", std::string(context, 'a')}, {"max_tokens", context + 1}, {"truncate_prompt_tokens", -1}});
+  EXPECT_EQ(static_cast<int>(engine.last_request().prompt.size()), context - 1);
+}
 
 TEST_F(OpenAi, DefaultLengthsGiveWayToTheContext) {
   engine.info().default_sampling.max_tokens = 1000;
