@@ -153,6 +153,9 @@ class Engine {
 
   // The tenant's session needs its cached tokens no longer (Request::session). Unknown ones are ignored. Thread-safe.
   virtual void end_session(std::string_view /*tenant*/, std::string_view /*session*/) {}
+  // The session's next turn comes soon: what it had in the prefix cache is loaded again, as far as it is kept outside
+  // of the device and there is room (docs/sessions.md). Unknown ones are ignored. Thread-safe.
+  virtual void prefetch_session(std::string_view /*tenant*/, std::string_view /*session*/) {}
 
   // Ends a request with FinishReason::kAbort; its blocks are free within one step. Unknown ids are ignored.
   virtual void cancel(RequestId id) = 0;

@@ -71,6 +71,9 @@ struct StopChoice {  // the front end found a stop string
 struct EndSession {
   std::string session;
 };
+struct PrefetchSession {
+  std::string session;
+};
 struct ForgetPrefixes {};
 struct RowsMoved {};  // transfers of the mover are done
 struct AdapterRead {
@@ -83,8 +86,8 @@ struct ForgetWant {
 struct ReleaseRows {
   std::string id;
 };
-using Command = std::variant<Submit, EndEarly, Cancel, StopChoice, EndSession, ForgetPrefixes, RowsMoved, AdapterRead,
-                             RowWant, ForgetWant, ReleaseRows>;
+using Command = std::variant<Submit, EndEarly, Cancel, StopChoice, EndSession, PrefetchSession, ForgetPrefixes,
+                             RowsMoved, AdapterRead, RowWant, ForgetWant, ReleaseRows>;
 
 class Inbox {
  public:
@@ -294,6 +297,9 @@ class EngineImpl final : public TextEngine {
   void end_session(std::string_view tenant, std::string_view session) override {
     inbox_.push(EndSession{session_key(tenant, session)});
   }
+  void prefetch_session(std::string_view tenant, std::string_view session) override {
+    inbox_.push(PrefetchSession{session_key(tenant, session)});
+  }
   void reset_prefix_cache() override { inbox_.push(ForgetPrefixes{}); }
   bool overloaded() const override { return draining_.load() || scheduler_.queue_limit().full(); }
   void stop_accepting() override { draining_.store(true); }
@@ -428,6 +434,7 @@ class EngineImpl final : public TextEngine {
       }
       if (const auto* c = std::get_if<StopChoice>(&command)) scheduler_.finish(c->id, c->index);
       if (const auto* c = std::get_if<EndSession>(&command)) scheduler_.end_session(c->session);
+      if (const auto* c = std::get_if<PrefetchSession>(&command)) scheduler_.prefetch_session(c->session);
       if (std::holds_alternative<ForgetPrefixes>(command)) scheduler_.reset_prefix_cache();
       if (auto* c = std::get_if<RowWant>(&command)) scheduler_.exports().want(std::move(*c), Clock::now());
       if (const auto* c = std::get_if<ForgetWant>(&command)) scheduler_.exports().forget(c->number);
@@ -568,6 +575,7 @@ class EngineImpl final : public TextEngine {
                    .preemptions = s.preemptions,
                    .forced_tokens = s.forced_tokens,
                    .context_shifts = s.context_shifts,
+                   .prefetches = scheduler_.prefetch_stats(),
                    .sessions = scheduler_.session_stats(),
                    .pinned_blocks = blocks.pinned,
                    .adapter_slots = scheduler_options_.adapter_slots,

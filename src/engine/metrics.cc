@@ -167,6 +167,13 @@ std::vector<MetricFamily> EngineMetrics::families(const QueueLimit& limit, int c
             "Sessions that gave up their blocks: to time, or to other requests.",
             {{"expired", static_cast<double>(gauges_.sessions.expired)},
              {"displaced", static_cast<double>(gauges_.sessions.displaced)}});
+  by_reason(Type::kCounter, "sluice:session_prefetches",
+            "Prefetches of sessions, by what came of them: all that was kept is on the device, or why not.",
+            {{"loaded", static_cast<double>(gauges_.prefetches.loaded)},
+             {"present", static_cast<double>(gauges_.prefetches.present)},
+             {"unknown", static_cast<double>(gauges_.prefetches.unknown)},
+             {"no_room", static_cast<double>(gauges_.prefetches.no_room)},
+             {"failed", static_cast<double>(gauges_.prefetches.failed)}});
   number(Type::kCounter, "vllm:prompt_tokens", "Prompt tokens of finished requests.",
          static_cast<double>(prompt_tokens_));
   number(Type::kCounter, "vllm:prompt_tokens_cached", "Prompt tokens of finished requests that came from the cache.",

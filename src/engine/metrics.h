@@ -13,6 +13,7 @@
 #include "cache/sessions.h"
 #include "scheduler/draft_stats.h"
 #include "scheduler/queue_limit.h"
+#include "scheduler/session_texts.h"
 #include "sluice/metrics.h"
 #include "sluice/request.h"
 
@@ -36,6 +37,7 @@ struct EngineGauges {
   uint64_t preemptions = 0;
   uint64_t forced_tokens = 0;
   uint64_t context_shifts = 0;
+  PrefetchStats prefetches{};
   SessionStats sessions{};
   int pinned_blocks = 0;                // of sessions
   int adapter_slots = 0;                // adapters that may run together; 0: there are none

@@ -93,6 +93,12 @@ class Replicas final : public Engine {
       if (const auto engine = slots_.engine(i)) engine->end_session(tenant, session);
     }
   }
+  // Only the one that had the last turn knows the session.
+  void prefetch_session(std::string_view tenant, std::string_view session) override {
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      if (const auto engine = slots_.engine(i)) engine->prefetch_session(tenant, session);
+    }
+  }
   void reset_prefix_cache() override {
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (const auto engine = slots_.engine(i)) engine->reset_prefix_cache();

@@ -1,6 +1,7 @@
 // When a waiting sequence begins to run, and what the prefix cache has of it.
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "scheduler/scheduler.h"
 
@@ -128,6 +129,10 @@ void Scheduler::finish_transfer(uint64_t transfer, std::span<const int> failed) 
 // A sequence whose load failed begins at its first token.
 void Scheduler::finish_loads() {
   for (const RowStore::Load& load : pools_.store.take_loads()) {
+    if (auto prefetch = prefetches_.extract(load.number)) {
+      finish_prefetch(std::move(prefetch.mapped()), load.failed);
+      continue;
+    }
     const auto [sequence, first] = loads_.extract(load.number).mapped();
     --sequence->in_flight;
     sequence->awaits_host = false;
@@ -148,6 +153,7 @@ void Scheduler::finish_loads() {
 
 void Scheduler::reset_prefix_cache() {
   pools_.sessions.end_all();
+  session_texts_.clear();
   exports_.clear();
   pools_.blocks.reset_prefix_cache();
   pools_.store.clear();

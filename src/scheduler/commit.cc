@@ -276,7 +276,9 @@ void Scheduler::end_sequence(Sequence& sequence) {
 void Scheduler::release(Sequence& sequence) {
   const Request& request = sequence.request->request;
   if (!request.session.empty() && sequence.task.choice == 0) {
-    sequence.memory.keep_for(request.session, options_.clock() + request.session_ttl, pools_);
+    const Sessions::Time expires = options_.clock() + request.session_ttl;
+    remember_session(sequence, expires);
+    sequence.memory.keep_for(request.session, expires, pools_);
   }
   sequence.memory.release(pools_);
 }

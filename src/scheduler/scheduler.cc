@@ -16,7 +16,8 @@ Scheduler::Scheduler(SchedulerOptions options)
       exports_(pools_, options_.exports_held_for),
       adapters_(options_.adapter_slots, options_.place_adapter),
       queue_limit_(options_.max_queued_sequences, options_.max_queued_tokens),
-      policy_(find_policy(options_.policy).make({.max_overtaken = options_.max_overtaken})) {
+      policy_(find_policy(options_.policy).make({.max_overtaken = options_.max_overtaken})),
+      session_texts_((int64_t{options_.row_store.host_slots} + options_.row_store.file_slots) * options_.block_size) {
   CHECK(options_.max_num_seqs > 0 && options_.max_num_batched_tokens > 0 && options_.max_logit_rows > 0);
   const int most =
       peak_blocks(options_.max_model_len, options_.block_size, options_.groups, options_.max_num_batched_tokens);

@@ -76,6 +76,10 @@
 // Sessions. When a sequence of a session ends, its rows of the prefix cache are pinned until the session's next turn
 // (cache/sessions.h). Pinned blocks are available like other cached ones, and are evicted last.
 //
+// Prefetches. What a session had in the prefix cache, and what is kept outside of the device, is loaded again when the
+// caller says that the next turn comes soon (prefetch.cc). Requests go first: a prefetch takes blocks that nobody holds
+// and that running sequences do not need.
+//
 // NaN in the logits may come from cached blocks: after such a fault the whole prefix cache is forgotten.
 #pragma once
 
@@ -102,6 +106,7 @@
 #include "scheduler/row_exports.h"
 #include "scheduler/scheduled_batch.h"
 #include "scheduler/sequence.h"
+#include "scheduler/session_texts.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -175,7 +180,13 @@ class Scheduler {
 
   bool idle() const { return requests_.empty(); }
   // Unpins the session's blocks; unknown ones are ignored. `session` is Request::session.
-  void end_session(const std::string& session) { pools_.sessions.end(session); }
+  void end_session(const std::string& session) {
+    session_texts_.end(session);
+    pools_.sessions.end(session);
+  }
+  // Begins to load what the session had in the prefix cache and what the store of rows has of it.
+  void prefetch_session(const std::string& session);
+  const PrefetchStats& prefetch_stats() const { return prefetch_stats_; }
   SessionStats session_stats() const { return pools_.sessions.stats(); }
 
   // The earliest deadline of requests, sessions and exports, if there is one: expire() and take_transfers() are due
@@ -198,11 +209,20 @@ class Scheduler {
   uint64_t fetch(const Request& request);
   RowExports& exports() { return exports_; }
   // Whether sequences wait for transfers.
-  bool awaits_transfers() const { return !loads_.empty() || pools_.only_saved() > 0; }
+  bool awaits_transfers() const { return !loads_.empty() || !prefetches_.empty() || pools_.only_saved() > 0; }
   RowStore& row_store() { return pools_.store; }
   const RowStore& row_store() const { return pools_.store; }
   // Every request that has not ended, by id; for tests and inspection.
   const std::unordered_map<RequestId, std::unique_ptr<RequestState>>& requests() const { return requests_; }
+  // Calls f(block) for all blocks that prefetches hold; for tests.
+  template <class F>
+  void each_prefetching(F&& f) const {
+    for (const auto& [load, prefetch] : prefetches_) {
+      for (const SequenceBlocks& own : prefetch.memory.groups) {
+        for (const BlockId block : own.held()) f(block);
+      }
+    }
+  }
 
  private:
   // Building a step.
@@ -245,6 +265,16 @@ class Scheduler {
     bool first = false;  // its request was admitted for the first time
   };
 
+  // A session whose rows are being loaded (prefetch.cc).
+  struct Prefetch {
+    std::string session{};
+    SessionText text{};
+    SequenceMemory memory{};
+  };
+  void remember_session(const Sequence& sequence, Sessions::Time expires);
+  void finish_prefetch(Prefetch prefetch, bool failed);
+  void end_prefetch(Prefetch& prefetch);
+
   // Beam search (beams.cc).
   void begin_beams(RequestState& request, Sequence& trunk) const;
   void commit_beam(Sequence& sequence, SampleResult& result);
@@ -272,6 +302,9 @@ class Scheduler {
   std::set<std::pair<std::chrono::steady_clock::time_point, RequestId>> deadlines_;
   std::vector<SequenceEvent> events_;
   std::unordered_map<uint64_t, Loading> loads_;
+  SessionTexts session_texts_;
+  std::unordered_map<uint64_t, Prefetch> prefetches_;  // by load
+  PrefetchStats prefetch_stats_;
   ScheduledBatch spare_;             // the step that was committed last, for one like it or for its memory
   std::vector<TokenId> draft_;       // of the sequence that is being scheduled
   std::vector<TokenId> forced_;      // of the sequence whose result is being committed

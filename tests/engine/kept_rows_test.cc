@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "engine/collect.h"
 #include "sluice/engine.h"
@@ -129,6 +130,68 @@ TEST(KeptRows, TheNextEngineFindsTheFile) {
   const Choice again = run_alone(*engine, request_of(1));
   EXPECT_EQ(again.tokens, expected);
   EXPECT_EQ(again.usage.cached_tokens, 0);
+}
+
+double prefetches(const Engine& engine, const std::string& result) {
+  for (const MetricFamily& family : engine.metrics()) {
+    if (family.name != "sluice:session_prefetches") continue;
+    for (const auto& sample : family.samples) {
+      for (const auto& [name, value] : sample.labels) {
+        if (name == "reason" && value == result) return sample.value;
+      }
+    }
+  }
+  return -1;
+}
+
+void wait_for_prefetch(const Engine& engine, const std::string& result, double count) {
+  for (int i = 0; i < 500 && prefetches(engine, result) < count; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(prefetches(engine, result), count) << result;
+}
+
+// The engine has nothing else to do while it prefetches. Then the next turn has nothing to load.
+TEST(KeptRows, SessionsAreLoadedBeforeTheirNextTurn) {
+  EngineOptions o = options();
+  o.kv_host_memory_bytes = 256 << 20;
+  o.session_cache_share = 0.5;
+  const auto engine = Engine::load(o);
+  Request first = request_of(1);
+  first.session = "agent";
+  first.tenant = "one";
+  const Choice turn = run_alone(*engine, first);
+  Request next = first;
+  next.prompt.insert(next.prompt.end(), turn.tokens.begin(), turn.tokens.end());
+  next.prompt.push_back(400);
+  engine->prefetch_session("one", "agent");
+  wait_for_prefetch(*engine, "present", 1);
+
+  const auto forget = [&] {  // pinned blocks, too
+    Collector collector(*engine);
+    for (unsigned seed = 2000; seed < 2024; ++seed) {
+      Request other = request_of(seed, 400);
+      other.session = "other" + std::to_string(seed);
+      collector.submit(other);
+    }
+    collector.wait();
+  };
+  forget();
+  engine->prefetch_session("two", "agent");
+  wait_for_prefetch(*engine, "unknown", 1);
+  const double before = metric(*engine, "sluice:kv_rows_loaded");
+  engine->prefetch_session("one", "agent");
+  wait_for_prefetch(*engine, "loaded", 1);
+  const double loaded = metric(*engine, "sluice:kv_rows_loaded");
+  EXPECT_GE(loaded, before + 12);
+  const Choice again = run_alone(*engine, next);
+  EXPECT_GE(again.usage.cached_tokens, 192);
+  EXPECT_EQ(metric(*engine, "sluice:kv_rows_loaded"), loaded) << "the turn had to load rows";
+  EXPECT_EQ(again.tokens, run_alone(*Engine::load(options()), next).tokens);
+
+  engine->end_session("one", "agent");
+  engine->prefetch_session("one", "agent");
+  wait_for_prefetch(*engine, "unknown", 2);
 }
 
 TEST(KeptRows, RefusesWhatItCannotDo) {

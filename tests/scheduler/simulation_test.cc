@@ -197,6 +197,7 @@ class Simulation {
   void step() {
     now_ += std::chrono::milliseconds(uniform(0, 5));
     if (chance(5)) scheduler_.end_session(std::string(1, static_cast<char>('a' + uniform(0, 3))));
+    if (chance(30)) scheduler_.prefetch_session(std::string(1, static_cast<char>('a' + uniform(0, 3))));
     ScheduledBatch step = scheduler_.next();
     drain();
     check_new(step);
@@ -460,6 +461,7 @@ class Simulation {
     std::vector<int> count(static_cast<size_t>(options_.blocks));
     for (const auto& [block, sequences] : holders) count[block] += static_cast<int>(sequences.size());
     scheduler_.row_store().each_saving([&](BlockId block) { ++count[block]; });
+    scheduler_.each_prefetching([&](BlockId block) { ++count[block]; });
     EXPECT_EQ(stats.used, std::ranges::count_if(count, [](int n) { return n > 0; }));
     for (BlockId block = 0; block < options_.blocks; ++block) EXPECT_EQ(pool.holders(block), count[block]);
     for (const auto& [block, sequences] : holders) check_sharing(block, sequences);
@@ -540,6 +542,8 @@ class Simulation {
     hits += scheduler_.block_pool().stats().hit_tokens;
     steps += scheduler_.stats().steps;
     forced += scheduler_.stats().forced_tokens;
+    const PrefetchStats& prefetches = scheduler_.prefetch_stats();
+    prefetched += prefetches.loaded, not_prefetched += prefetches.no_room;
     shifted += scheduler_.stats().context_shifts;
     const RowStoreStats rows = scheduler_.row_store().stats();
     saved += rows.saved, written += rows.written, read += rows.read, failed += rows.failed;
@@ -567,7 +571,8 @@ class Simulation {
   // Over all runs: they must be worth something.
   static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0, accepted = 0, rejected = 0;
   static inline uint64_t forced = 0, dropped = 0;
-  static inline uint64_t shifted = 0;                 // contexts
+  static inline uint64_t shifted = 0;  // contexts
+  static inline uint64_t prefetched = 0, not_prefetched = 0;
   static inline uint64_t displaced = 0, expired = 0;  // sessions
   static inline uint64_t saved = 0, written = 0, read = 0, failed = 0;
 };
@@ -596,8 +601,11 @@ TEST(Simulation, InvariantsHold) {
   std::printf("%d rows saved, %d written, %d read, %d failed, %d blocks loaded\n", static_cast<int>(Simulation::saved),
               static_cast<int>(Simulation::written), static_cast<int>(Simulation::read),
               static_cast<int>(Simulation::failed), static_cast<int>(FakeMover::loaded));
-  std::printf("%d sessions displaced, %d expired, %d context shifts\n", static_cast<int>(Simulation::displaced),
-              static_cast<int>(Simulation::expired), static_cast<int>(Simulation::shifted));
+  std::printf("%d sessions displaced, %d expired, %d context shifts, %d sessions prefetched, %d without room\n",
+              static_cast<int>(Simulation::displaced), static_cast<int>(Simulation::expired),
+              static_cast<int>(Simulation::shifted), static_cast<int>(Simulation::prefetched),
+              static_cast<int>(Simulation::not_prefetched));
+  EXPECT_GT(Simulation::prefetched, 20u);
   EXPECT_GT(Simulation::shifted, 500u);
   EXPECT_GT(Simulation::displaced, 500u);
   EXPECT_GT(Simulation::expired, 100u);

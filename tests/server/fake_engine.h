@@ -43,6 +43,7 @@ class FakeEngine : public Engine {
   std::atomic<int> errors_in_a_row{0};
   std::atomic<int> submitted{0}, cancelled{0}, tokenized{0}, resets{0};
   std::vector<std::string> ended_sessions;  // to be read when nothing runs
+  std::vector<std::string> prefetched_sessions;
 
   FakeEngine() {
     info_.name = "fake";
@@ -117,6 +118,9 @@ class FakeEngine : public Engine {
 
   std::string tokenizer_config() const override { return R"({"tokenizer_class":"Fake","chat_template":"{{ x }}"})"; }
   void reset_prefix_cache() override { ++resets; }
+  void prefetch_session(std::string_view, std::string_view session) override {
+    prefetched_sessions.emplace_back(session);
+  }
   void end_session(std::string_view, std::string_view session) override { ended_sessions.emplace_back(session); }
 
   RequestId submit(Request request, EventSink sink) override {

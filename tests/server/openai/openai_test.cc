@@ -416,6 +416,14 @@ TEST_F(OpenAi, SessionsEnd) {
   EXPECT_EQ(get("/v1/sessions/agent").status, 405);
 }
 
+TEST_F(OpenAi, SessionsArePrefetched) {
+  const TestResponse begun = send(get_text("/v1/sessions/agent%2017/prefetch", "", "POST"));
+  EXPECT_EQ(begun.status, 200) << begun.body;
+  EXPECT_EQ(begun.body, R"({"id":"agent 17","object":"session.prefetch"})");
+  EXPECT_EQ(engine.prefetched_sessions, std::vector<std::string>{"agent 17"});
+  EXPECT_EQ(send(get_text("/v1/sessions/agent", "", "POST")).status, 404);
+}
+
 TEST_F(OpenAi, BeamSearch) {
   chat({{"n", 3}, {"use_beam_search", true}});
   ASSERT_TRUE(engine.last_request().beams);
