@@ -318,6 +318,7 @@ TEST_F(BadRequests, FieldsOfOtherServersAreRefusedByName) {
                                                                    {"truncation_side", R"("right")"},
                                                                    {"stop_regex", R"("a+")"},
                                                                    {"mirostat_mode", "2"},
+                                                                   {"penalty_alpha", "0.6"},
                                                                    {"dynamic_temperature", "true"},
                                                                    {"min_keep", "3"},
                                                                    {"lora_request", "{}"},
