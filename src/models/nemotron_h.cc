@@ -201,7 +201,7 @@ DecoderSpec read_model(const Config& config, LoadContext& context, std::string f
   s.mlp.bias = config.get("mlp_bias", false);
   s.mlp.activation = read_activation(config, "mlp_hidden_act", "relu2");
   // The reference always has a separate head, whatever the file says.
-  s.tied_head = config.get("tie_word_embeddings", false) && !context.checkpoint.tensors().contains("lm_head.weight");
+  s.tied_head = config.get("tie_word_embeddings", false);
   s.names.body = "backbone";
   s.names.embedding = "embeddings";
   s.names.norm = "norm_f";

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "base/log.h"
 #include "nn/loading/stage.h"
 #include "nn/pooled.h"
 
@@ -127,6 +129,7 @@ class DecoderLm final : public Model {
       for (const RopeSpec& rope : ropes) sum += rope_class(rope, prompt_len);
       return sum;
     };
+    if (spec_.tied_head && stores_another_head(context)) spec_.tied_head = false;
     const DecoderNames& names = spec_.names;
     const Weights w(context), body = w / names.body;
     stage_ = choose_stage(context);
@@ -232,10 +235,31 @@ class DecoderLm final : public Model {
            blend.added != 1.0f;
   }
 
+  std::string embedding_name() const {
+    return spec_.names.body.empty() ? spec_.names.embedding : spec_.names.body + "." + spec_.names.embedding;
+  }
+
+  // True if the checkpoint has a head of the right shape that is no copy of the embedding table. transformers uses it,
+  // whatever the configuration says.
+  bool stores_another_head(const LoadContext& context) const {
+    if (context.task != Task::kGenerate) return false;
+    const TensorEntry* head = context.checkpoint.find(spec_.names.head + ".weight");
+    const TensorEntry* table = context.checkpoint.find(embedding_name() + ".weight");
+    if (head == nullptr || table == nullptr || head->shape.rank() != 2) return false;
+    if (head->shape[0] != spec_.vocab || head->shape[1] != embedding_dim()) return false;
+    if (head->data == nullptr || table->data == nullptr) return head->data != table->data;
+    const bool copy = head->dtype == table->dtype && head->bytes == table->bytes &&
+                      (head->data == table->data || std::memcmp(head->data, table->data, head->bytes) == 0);
+    if (!copy && context.dry) {
+      log::warning("{}: 'tie_word_embeddings' is not followed, because '{}' differs from the embedding table",
+                   context.checkpoint.config.origin(), head->name);
+    }
+    return !copy;
+  }
+
   Linear load_head(const Weights& w) const {
     const DecoderNames& names = spec_.names;
-    const std::string embedding = names.body.empty() ? names.embedding : names.body + "." + names.embedding;
-    const Linear::Part head{.name = spec_.tied_head ? embedding : names.head,
+    const Linear::Part head{.name = spec_.tied_head ? embedding_name() : names.head,
                             .outputs = spec_.vocab,
                             .unit_rows = spec_.unit_head,
                             .bias = names.head,
