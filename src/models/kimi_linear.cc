@@ -59,7 +59,7 @@ DeltaSpec read_delta(const Config& config, const Config& own, const DecoderSpec&
   return d;
 }
 
-void read_routing(const Config& config, DecoderSpec& s) {
+void read_routing(const Config& config, const LoadContext& context, DecoderSpec& s) {
   const auto scoring = config.get("moe_router_activation_func", std::string("sigmoid"));
   if (scoring != "sigmoid") config.refuse("moe_router_activation_func", "must be sigmoid, not '" + scoring + "'");
   if (config.get("moe_layer_freq", 1) != 1) config.refuse("moe_layer_freq", "must be 1");
@@ -70,10 +70,13 @@ void read_routing(const Config& config, DecoderSpec& s) {
   s.moe.gate = "w1";
   s.moe.up = "w3";
   s.moe.down = "w2";
-  for (LayerSpec& layer : s.layers) {
-    if (!layer.moe) continue;
-    layer.names = s.names;
-    layer.names->mlp = "block_sparse_moe";
+  for (int i = 0; i < s.depth(); ++i) {
+    // transformers writes dense layers, too, under the name of the experts.
+    const std::string dense =
+        fmt::format("{}.{}.{}.block_sparse_moe.gate_proj.weight", s.names.body, s.names.layers, i);
+    if (!s.layers[i].moe && context.checkpoint.find(dense) == nullptr) continue;
+    s.layers[i].names = s.names;
+    s.layers[i].names->mlp = "block_sparse_moe";
   }
 }
 
@@ -90,7 +93,7 @@ std::unique_ptr<Model> build(const Config& published, LoadContext& context, int 
   for (int i = 0; i < s.depth(); ++i) {
     if (recurrent[i]) s.layers[i].mixer = mixer_of<KimiDelta>("self_attn", delta);
   }
-  read_routing(config, s);
+  read_routing(config, context, s);
   ignore_prediction_layers(config, context, s);
   refuse_unread(own);
   note_reads(published, config, kAliases);

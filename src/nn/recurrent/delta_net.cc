@@ -29,8 +29,16 @@ std::vector<Linear::Part> in_parts(const DeltaNetSpec& s) {
           {"in_proj_ba", 2 * int64_t{s.heads}, by_part(s.key_heads, {mine, mine})}};
 }
 
-std::vector<CausalConv::Part> conv_parts(const DeltaNetSpec& s) {
-  if (s.layout != DeltaNetLayout::kApart) return {{"conv1d", s.conv().channels}};
+// The tensors of the convolution, which are joined. transformers writes them as equal thirds, whatever belongs to
+// queries, keys and values.
+std::vector<CausalConv::Part> conv_parts(const Weights& w, const DeltaNetSpec& s) {
+  const int64_t channels = s.conv().channels;
+  if (s.layout != DeltaNetLayout::kApart) return {{"conv1d", channels}};
+  const int64_t third = (channels + 2) / 3;
+  const TensorEntry* first = w.context().checkpoint.find((w / "q_conv1d").prefix() + "weight");
+  if (first != nullptr && first->shape.rank() == 3 && first->shape[0] == third) {
+    return {{"q_conv1d", third}, {"k_conv1d", third}, {"v_conv1d", channels - 2 * third}};
+  }
   return {{"q_conv1d", s.keys()}, {"k_conv1d", s.keys()}, {"v_conv1d", s.values()}};
 }
 
@@ -60,7 +68,7 @@ DeltaNet::DeltaNet(const Weights& w, const DeltaNetSpec& s, int hidden, const st
       in_(w, in_parts(s), hidden, false, in_split(s, part)),
       out_(w, {{s.layout == DeltaNetLayout::kApart ? "o_proj" : "out_proj", hidden}}, s.values(), false,
            out_split(s, part)),
-      rule_(w, s, part, conv_parts(s), s.layout == DeltaNetLayout::kApart ? "o_norm" : "norm",
+      rule_(w, s, part, conv_parts(w, s), s.layout == DeltaNetLayout::kApart ? "o_norm" : "norm",
             w.vector("A_log", s.heads), w.vector("dt_bias", s.heads)) {
   spec_.keep(part);
 }
