@@ -3,8 +3,8 @@
 
 namespace sluice {
 
-DecoderSpec cohere_like(const Config& config, std::string family, double theta) {
-  DecoderSpec s = llama_like(config, std::move(family), {.tied_head = true, .rope = {.theta = theta}});
+DecoderSpec cohere_like(const Config& config, std::string family, const RopeDefaults& rope) {
+  DecoderSpec s = llama_like(config, std::move(family), {.tied_head = true, .rope = rope});
   s.norm = read_layer_norm(config, "layer_norm_eps", false);
   read_attention_bias(config, s, true);
   s.attention.interleaved_rope = true;
@@ -21,7 +21,7 @@ namespace sluice::models::cohere {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = cohere_like(config, "cohere", 500000.0);
+  DecoderSpec s = cohere_like(config, "cohere", {.theta = 500000.0});
   if (config.get("use_qk_norm", false)) {
     s.attention.qk_norm = QkNorm::kEachHead;
     s.attention.qk_norm_spec = s.norm;

@@ -5,6 +5,6 @@
 
 namespace sluice {
 
-DecoderSpec cohere_like(const Config& config, std::string family, double theta);
+DecoderSpec cohere_like(const Config& config, std::string family, const RopeDefaults& rope);
 
 }  // namespace sluice

@@ -5,7 +5,7 @@ namespace sluice::models::cohere2 {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = cohere_like(config, "cohere2", 10000.0);
+  DecoderSpec s = cohere_like(config, "cohere2", {});
   const int window = static_cast<int>(read_or_off(config, "sliding_window", 4096));
   const int pattern = read_positive(config, "sliding_window_pattern", config.get("sliding_window_pattern", 4));
   const auto sliding = read_windows(config, s, window, [=](int layer) { return (layer + 1) % pattern != 0; });

@@ -50,7 +50,7 @@ void read_routing(const Config& config, DecoderSpec& s) {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   if (!config.has("head_dim")) config.refuse("head_dim", "is missing");
-  DecoderSpec s = cohere_like(config, "cohere2_moe", 10000.0);
+  DecoderSpec s = cohere_like(config, "cohere2_moe", {.stray_theta = true});
   if (config.has("rms_norm_eps")) s.norm = {.eps = config.at<float>("rms_norm_eps")};
   read_routing(config, s);
   read_layers(config, s);

@@ -26,8 +26,10 @@ void end_where_choosing_begins(const Config& config, LoadContext& context, Decod
     config.ignore(key);
   }
   for (const std::string& kind : config.get("layer_types", std::vector<std::string>{})) {
-    if (kind != "indexed_attention")
-      config.refuse("layer_types", fmt::format("unknown type '{}' (expected indexed_attention)", kind));
+    // The first name is that of transformers 5.17, the other one that of later versions.
+    if (kind == "deepseek_sparse_attention" || kind == "indexed_attention") continue;
+    config.refuse("layer_types",
+                  fmt::format("unknown type '{}' (expected deepseek_sparse_attention or indexed_attention)", kind));
   }
 }
 

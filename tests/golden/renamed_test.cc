@@ -305,6 +305,43 @@ TEST(Renamed, Glm4MoeLiteIsDeepseekV3) {
   });
 }
 
+// transformers renames the experts' module back in dense layers, too.
+TEST(Renamed, KimiLinearAsTransformersSavesIt) {
+  expect_golden("kimi_linear-1", [](Model& m) { m.rename(".mlp.", ".block_sparse_moe."); });
+}
+
+// transformers joins the convolutions of queries, keys and values, and saves equal thirds. Here they are 43, 43 and 42
+// of the channels.
+TEST(Renamed, OlmoHybridAsTransformersSavesIt) {
+  expect_golden("olmo_hybrid-1", [](Model& m) {
+    for (int layer = 0; layer < m.config.at("num_hidden_layers"); ++layer) {
+      const std::string prefix = fmt::format("model.layers.{}.linear_attn.", layer);
+      std::vector<float> all;
+      std::vector<Matrix*> parts;
+      for (const char* part : {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"}) {
+        const auto found = m.tensors.find(prefix + part);
+        if (found == m.tensors.end()) break;
+        parts.push_back(&found->second);
+        all.insert(all.end(), found->second.values.begin(), found->second.values.end());
+      }
+      if (parts.empty()) continue;
+      const int64_t width = parts[0]->shape[2], channels = static_cast<int64_t>(all.size()) / width;
+      auto next = all.begin();
+      for (Matrix* part : parts) {
+        const int64_t rows = std::min<int64_t>((channels + 2) / 3, (all.end() - next) / width);
+        *part = {.shape = {rows, 1, width}, .values = {next, next + rows * width}};
+        next += rows * width;
+      }
+    }
+  });
+}
+
+// A head that is no copy of the embedding table is used although the configuration ties them, as in transformers.
+TEST(Renamed, AHeadOfItsOwnIsUsedWhateverTheConfigurationSays) {
+  expect_golden("llama", [](Model& m) { m.set({{"tie_word_embeddings", true}}); });
+  expect_golden("smollm3", [](Model& m) { m.tensors["lm_head.weight"] = m.tensors.at("model.embed_tokens.weight"); });
+}
+
 // The text part of an image model, in both layouts that transformers has written, beside tensors of its other parts.
 TEST(Renamed, TextInsideOfOtherModels) {
   const auto wrap = [](Model& m, const char* architecture, const std::string& body, const std::string& head) {

@@ -76,6 +76,26 @@ TEST(ModelErrors, ContextsEndWhereAnIndexerWouldChoose) {
                "deepseek_v32-1");
 }
 
+// Each version of transformers has its own name for these layers.
+TEST(ModelErrors, LayersWithAnIndexerHaveTwoNames) {
+  const char* other = "deepseek_sparse_attention";
+  EXPECT_EQ(error_of(set("layer_types", {other, other, other}), "deepseek_v32-1"), "");
+}
+
+// Zero shared experts, for example, are stored as tensors without elements.
+TEST(ModelErrors, TensorsWithoutElementsAreNotMissed) {
+  const auto add = [](Json& rows) {
+    rows.push_back({{"name", "model.layers.0.empty.weight"}, {"shape", {0, 64}}, {"mean", 0.0}, {"std", 0.1}});
+  };
+  EXPECT_EQ(error_of({.tensors = add}), "");
+}
+
+// transformers writes the default of rope_theta into every configuration of this family.
+TEST(ModelErrors, Cohere2MoeHasAThetaThatNobodyReads) {
+  expect_error(set("rope_theta", 12345.0), "rope_theta", "llama");
+  EXPECT_EQ(error_of(set("rope_theta", 12345.0), "cohere2_moe-1"), "");
+}
+
 TEST(ModelErrors, TheUnchangedModelLoads) { EXPECT_EQ(error_of({}), ""); }
 
 TEST(ModelErrors, ConfigurationKeysAreNamed) {

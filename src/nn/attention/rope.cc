@@ -114,7 +114,8 @@ RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const 
   const Config rope = rope_object(config, defaults.layer_type);
   RopeSpec s;
   s.theta = rope.get("rope_theta", config.get("rope_theta", defaults.theta));
-  if (config.has("rope_theta") && rope.has("rope_theta") && config.get("rope_theta", 0.0) != s.theta) {
+  if (config.has("rope_theta") && rope.has("rope_theta") && config.get("rope_theta", 0.0) != s.theta &&
+      !defaults.stray_theta) {
     config.refuse("rope_theta", "contradicts rope_parameters.rope_theta");
   }
   if (!(s.theta > 1)) config.refuse("rope_theta", fmt::format("must be above 1, not {}", s.theta));

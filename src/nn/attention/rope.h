@@ -52,6 +52,8 @@ struct RopeDefaults {
   double theta = 10000.0;
   double partial = 1.0;      // fraction of a head that is rotated
   bool temperature = false;  // reads llama_4_scaling_beta
+  // rope_theta beside rope_parameters is a default that transformers writes and does not read
+  bool stray_theta = false;
   // rope_parameters may hold one object per name in layer_types; this names the one to read
   std::string_view layer_type{};
 };

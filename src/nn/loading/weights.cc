@@ -23,7 +23,7 @@ void LoadContext::add_problem(std::string problem) {
 void LoadContext::finish(const std::function<bool(std::string_view)>& ignorable) const {
   std::vector<std::string> all = problems;
   for (const auto& [name, entry] : checkpoint.tensors()) {
-    if (!used.contains(name) && !(ignorable && ignorable(name))) {
+    if (entry.shape.elements() > 0 && !used.contains(name) && !(ignorable && ignorable(name))) {
       all.push_back(fmt::format("tensor '{}' {} is not used by this architecture", name, entry.shape.str()));
     }
   }
