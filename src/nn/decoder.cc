@@ -163,7 +163,8 @@ class DecoderLm final : public Model {
     const int64_t per_token = spec_.hidden + std::max(layer, embedding);
     const int64_t per_row =
         int64_t{spec_.hidden} + spec_.embedding_dim + (head_.outputs() > 0 ? spec_.vocab : 0) + head_.gathered_floats();
-    int64_t floats = tokens * per_token + rows * per_row + std::max(tokens, rows) * adapter_floats_;
+    int64_t floats = tokens * per_token + rows * per_row;
+    floats += ops::LoraWeight::inner_rows(std::max(tokens, rows)) * adapter_floats_;
     if (auxiliary_stream_ != nullptr) floats += tokens * auxiliary_stream_->floats_per_token();
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
     constexpr int64_t kTensors = 24;  // tensors alive at once; each may waste up to 64 bytes
