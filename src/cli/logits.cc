@@ -72,7 +72,7 @@ int logits(Arguments a) {
   }
   Runner runner(loaded);
   if (adapter != nullptr) {
-    check_adapter(*adapter, *loaded.adapters);
+    check_adapter(*adapter, *loaded.adapters, *loaded.plan.checkpoint);
     runner.add_adapter(adapter);
     prepare_adapter(*adapter, *loaded.adapters, *loaded.plan.checkpoint, *loaded.plan.queue);
     runner.place_adapter(*adapter, 0);

@@ -19,7 +19,7 @@ namespace {
 
 std::shared_ptr<const Adapter> AdapterTable::read(const std::string& folder) const {
   std::shared_ptr<Adapter> adapter = read_adapter(folder);
-  check_adapter(*adapter, *model_.adapters);
+  check_adapter(*adapter, *model_.adapters, *model_.plan.checkpoint);
   on_read_(adapter);
   prepare_apart(*adapter, model_);
   return adapter;

@@ -26,6 +26,8 @@ struct Adapter {
     std::vector<float> bias{};        // [outputs] added to the bias, times scale; empty: nothing
     std::vector<float> saved{};       // [outputs, inputs] replaces the weight (of tables: [ids, columns]); rank is 0
     std::vector<float> saved_bias{};  // [outputs] replaces the bias; empty: it stays
+    // Of the weight that it was trained on, if the file has it: the lengths of the rows, and the bias.
+    std::vector<float> base{};
     // Whether the slots' small matrices say all that it does.
     bool plain() const { return rank > 0 && !embedding && magnitude.empty() && bias.empty(); }
   };
@@ -48,9 +50,11 @@ std::shared_ptr<Adapter> read_adapter(const std::string& folder);
 // The places of a module of an adapter, which multimodal models may call otherwise; none if adapters cannot change it.
 std::vector<LoraSites::Place> places_of(const LoraSites& sites, const Adapter::Module& module);
 
-// Checks that the model has the adapter's modules, that their shapes agree, and that its rank is within the sites'.
-// Throws Error(kUnsupportedModel) that names the tensor.
-void check_adapter(const Adapter& adapter, const LoraSites& sites);
+// Checks that the model has the adapter's modules, that their shapes and the weights that they were trained on agree,
+// and that its rank is within the sites'. Throws Error(kUnsupportedModel) that names the tensor.
+void check_adapter(const Adapter& adapter, const LoraSites& sites, const Checkpoint& model);
+
+std::vector<float> row_lengths(const std::vector<float>& matrix, int64_t rows);
 
 // Makes what an adapter that was checked has besides small matrices, from the weights of the model. Uses the queue's
 // threads and its device's memory.

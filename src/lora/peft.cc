@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <map>
 
 #include "base/json.h"
@@ -111,6 +112,7 @@ std::vector<float> values_of(const TensorEntry& entry) {
 struct Tensors {
   const TensorEntry *a = nullptr, *b = nullptr, *bias = nullptr, *magnitude = nullptr;
   const TensorEntry *saved = nullptr, *saved_bias = nullptr;
+  const TensorEntry *base = nullptr, *base_bias = nullptr;
   bool embedding = false;
 };
 
@@ -126,6 +128,8 @@ constexpr auto kKinds = std::to_array<Kind>({{".lora_A.weight", &Tensors::a},
                                              {".lora_embedding_B", &Tensors::b, true},
                                              {".lora_magnitude_vector", &Tensors::magnitude},
                                              {".lora_magnitude_vector.weight", &Tensors::magnitude},
+                                             {".base_layer.weight", &Tensors::base},
+                                             {".base_layer.bias", &Tensors::base_bias},
                                              {".weight", &Tensors::saved, false, true},
                                              {".bias", &Tensors::saved_bias, false, true}});
 
@@ -193,6 +197,14 @@ struct Settings {
         bias(config.get("lora_bias", false)) {}
 };
 
+// The lengths of a matrix's rows, and after them the bias.
+std::vector<float> base_of(const Tensors& t) {
+  if (t.base == nullptr) return {};
+  std::vector<float> base = row_lengths(values_of(*t.base), t.base->shape[0]);
+  if (t.base_bias != nullptr) std::ranges::copy(values_of(*t.base_bias), std::back_inserter(base));
+  return base;
+}
+
 Adapter::Module read_saved_module(const std::string& file, const std::string& name, const Tensors& t) {
   if (t.a != nullptr || t.b != nullptr || t.bias != nullptr || t.magnitude != nullptr) {
     throw Error(ErrorCode::kCorruptFile, fmt::format("{}: module '{}' is replaced and changed at once", file, name));
@@ -221,6 +233,9 @@ Adapter::Module read_small_module(const std::string& file, const std::string& na
       refuse_tensor(file, tensor->name, fmt::format("is {}, not a matrix", tensor->shape.str()));
     }
   }
+  if (t.base != nullptr && (t.base->shape.rank() != 2 || t.base->shape.elements() == 0)) {
+    refuse_tensor(file, t.base->name, fmt::format("is {}, not a matrix", t.base->shape.str()));
+  }
   const int64_t rank = t.a->shape[0];
   const double wanted = settings.ranks(name);
   if (t.b->shape[1] != rank || rank != static_cast<int64_t>(wanted) || rank < 1 || rank > kMostRank) {
@@ -237,7 +252,8 @@ Adapter::Module read_small_module(const std::string& file, const std::string& na
       .scale = static_cast<float>(settings.alphas(name) / (settings.rank_stabilized ? std::sqrt(root) : root)),
       .a = values_of(*t.a),
       .b = values_of(*t.b),
-      .embedding = t.embedding};
+      .embedding = t.embedding,
+      .base = base_of(t)};
   const auto vector = [&](const TensorEntry* tensor, bool expected, const char* key) -> std::vector<float> {
     if (tensor == nullptr && !expected) return {};
     if (tensor == nullptr || !expected || tensor->shape.elements() != module.outputs) {

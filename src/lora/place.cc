@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <iterator>
 #include <map>
 
 #include "lora/adapter.h"
@@ -12,11 +14,20 @@ namespace sluice {
 namespace {
 
 // Names of the text decoder within multimodal models, and what this engine calls it (formats/text_part.h).
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kTextParts = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kTextParts = {{
     {"model.language_model.", "model."},
     {"language_model.model.", "model."},
     {"language_model.", ""},
     {"model.text_model.", "model."},
+    {"model.", "backbone."},
+}};
+
+// Names of modules in transformers, and in published checkpoints where these differ.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kModules = {{
+    {".mlp.shared_experts.", ".mlp.shared_mlp."},
+    {".mlp.shared_experts.", ".mlp.shared_expert."},
+    {".mlp.", ".block_sparse_moe."},
+    {".self_attn.forget_gate.", ".self_attn."},
 }};
 
 std::span<const LoraSites::Place> places_named(const LoraSites& sites, const std::string& module) {
@@ -27,11 +38,39 @@ std::span<const LoraSites::Place> places_named(const LoraSites& sites, const std
     const auto renamed = sites.find(std::string(ours) + module.substr(theirs.size()));
     if (!renamed.empty()) return renamed;
   }
+  for (const auto& [theirs, ours] : kModules) {
+    const size_t at = module.find(theirs);
+    if (at == std::string::npos) continue;
+    const auto renamed = sites.find(std::string(module).replace(at, theirs.size(), ours));
+    if (!renamed.empty()) return renamed;
+  }
   return {};
 }
 
 [[noreturn]] void refuse(const Adapter& adapter, const Adapter::Module& module, const std::string& why) {
   throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: module '{}' {}", adapter.folder, module.name, why));
+}
+
+// PEFT also saves the weights of embeddings and heads that an adapter changes. They must be the model's, up to
+// rounding. Quantized ones are not compared.
+void check_base(const Adapter& adapter, const Adapter::Module& module, const LoraSite::Part& part,
+                const Checkpoint& model) {
+  const TensorEntry* own = model.find(part.tensor);
+  if (module.base.empty() || own == nullptr || own->compute || own->dtype->block_size > 1) return;
+  const auto values = [](const TensorEntry& entry) {
+    std::vector<float> out(static_cast<size_t>(entry.shape.elements()));
+    entry.read(out.data());
+    return out;
+  };
+  std::vector<float> wanted = row_lengths(values(*own), own->shape[0]);
+  if (module.base.size() > wanted.size()) {
+    const TensorEntry* bias = model.find(module.name + ".bias");
+    if (bias != nullptr) std::ranges::copy(values(*bias), std::back_inserter(wanted));
+  }
+  const auto near = [](float a, float b) { return std::abs(a - b) <= 0.02f * std::max(std::abs(a), std::abs(b)); };
+  if (!std::ranges::equal(module.base, wanted, near)) {
+    refuse(adapter, module, "was trained on another base_layer.weight than the model has");
+  }
 }
 
 // The values of one slot of a site.
@@ -68,7 +107,18 @@ std::vector<LoraSites::Place> places_of(const LoraSites& sites, const Adapter::M
   return out;
 }
 
-void check_adapter(const Adapter& adapter, const LoraSites& sites) {
+std::vector<float> row_lengths(const std::vector<float>& matrix, int64_t rows) {
+  std::vector<float> lengths(static_cast<size_t>(rows));
+  const size_t columns = matrix.size() / lengths.size();
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    double squares = 0;
+    for (size_t j = i * columns; j < (i + 1) * columns; ++j) squares += double{matrix[j]} * matrix[j];
+    lengths[i] = static_cast<float>(std::sqrt(squares));
+  }
+  return lengths;
+}
+
+void check_adapter(const Adapter& adapter, const LoraSites& sites, const Checkpoint& model) {
   if (adapter.rank > sites.room().rank) {
     throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: rank {} is above --max-lora-rank {}", adapter.folder,
                                                           adapter.rank, sites.room().rank));
@@ -96,6 +146,7 @@ void check_adapter(const Adapter& adapter, const LoraSites& sites) {
                fmt::format("is [{}, {}] in the adapter, but [{}, {}] in the model", outputs, inputs,
                            part.module_outputs, columns));
       }
+      check_base(adapter, module, part, model);
     }
   }
 }

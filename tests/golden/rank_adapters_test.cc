@@ -13,6 +13,7 @@
 #include "golden/goldens.h"
 #include "golden/rank_group.h"
 #include "lora/adapter.h"
+#include "sluice/error.h"
 #include "support/sanitized.h"
 
 namespace sluice::rank_adapters_test {
@@ -34,7 +35,8 @@ class Numbers {
 };
 
 // Changes every module that adapters can change, in turn by small matrices, with DoRA, with a bias, and by a new one.
-std::shared_ptr<Adapter> random_adapter(const LoraSites& sites) {
+std::shared_ptr<Adapter> random_adapter(const LoadedModel& model) {
+  const LoraSites& sites = *model.adapters;
   auto adapter = std::make_shared<Adapter>();
   adapter->folder = "random";
   adapter->rank = kRank;
@@ -59,14 +61,15 @@ std::shared_ptr<Adapter> random_adapter(const LoraSites& sites) {
       adapter->modules.push_back(std::move(m));
     }
   }
-  check_adapter(*adapter, sites);
+  check_adapter(*adapter, sites, *model.plan.checkpoint);
   return adapter;
 }
 
-std::vector<float> logits(Runner& runner, const LoadPlan& plan, std::span<const int32_t> ids, int adapter) {
+std::vector<float> logits(Runner& runner, const LoadPlan& plan, std::span<const int32_t> ids, int adapter,
+                          int chunk = 64) {
   std::vector<float> all;
   for_each_logits(
-      runner, plan, plan.block_size, ids, 64,
+      runner, plan, plan.block_size, ids, chunk,
       [&](int, std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); }, adapter);
   return all;
 }
@@ -96,7 +99,7 @@ TEST_P(RankAdapters, ChangeTheModelAsInOneProcess) {
     LoadedModel alone = load_model(options, pool);
     Runner runner(alone);
     const std::vector<float> plain = logits(runner, alone.plan, ids, -1);
-    const std::shared_ptr<Adapter> adapter = random_adapter(*alone.adapters);
+    const std::shared_ptr<Adapter> adapter = random_adapter(alone);
     prepare_apart(*adapter, alone);
     runner.place_adapter(*adapter, kSlot);
     want = logits(runner, alone.plan, ids, kSlot);
@@ -108,7 +111,7 @@ TEST_P(RankAdapters, ChangeTheModelAsInOneProcess) {
     options.tensor_parallel_size = tensor;
     options.pipeline_parallel_size = pipeline;
     RankGroup group(options);
-    const std::shared_ptr<Adapter> adapter = random_adapter(*group.model().adapters);
+    const std::shared_ptr<Adapter> adapter = random_adapter(group.model());
     group.runner().add_adapter(adapter);
     prepare_apart(*adapter, group.model());
     group.runner().place_adapter(*adapter, kSlot);
@@ -139,7 +142,7 @@ TEST(RankAdapters, OfTheDemoModelGivePeftsLogits) {
     std::vector<std::shared_ptr<Adapter>> adapters;
     for (const char* name : {"pirate", "json"}) {
       adapters.push_back(read_adapter(fmt::format("{}-lora-{}", options.model, name)));
-      check_adapter(*adapters.back(), *group.model().adapters);
+      check_adapter(*adapters.back(), *group.model().adapters, *group.model().plan.checkpoint);
       group.runner().add_adapter(adapters.back());
       prepare_apart(*adapters.back(), group.model());
       const int slot = static_cast<int>(adapters.size()) - 1;
@@ -156,6 +159,67 @@ TEST(RankAdapters, OfTheDemoModelGivePeftsLogits) {
           << name << ": " << tensor << " ranks, " << pipeline << " stages";
     }
   }
+}
+
+EngineOptions options_of(const ArchGolden& golden) {
+  EngineOptions options;
+  options.model = golden.checkpoint();
+  options.backend = std::string(ops::select_host_backend().name);
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 16 << 20;
+  options.enable_lora = true;
+  return options;
+}
+
+// Adapters' sums of few rows take more memory than the rows.
+TEST(Adapters, HaveRoomInAStepAsLargeAsThePlan) {
+  const ArchGolden golden("llama");
+  EngineOptions options = options_of(golden);
+  const std::vector<int32_t> ids(13, 5);
+  options.max_num_seqs = options.max_num_batched_tokens = 13;
+  ThreadPool pool(1, /*pin=*/false);
+  LoadedModel model = load_model(options, pool);
+  Runner runner(model);
+  const std::shared_ptr<Adapter> adapter = random_adapter(model);
+  prepare_apart(*adapter, model);
+  runner.place_adapter(*adapter, 0);
+  EXPECT_FALSE(logits(runner, model.plan, ids, 0, 13).empty());
+}
+
+// What peft calls a module is its name in transformers, not in the checkpoint.
+TEST(Adapters, FindModulesByTheirNamesInTransformers) {
+  const std::pair<const char*, const char*> modules[] = {
+      {"hy_v3-1", "model.layers.1.mlp.shared_experts.down_proj"},
+      {"laguna-1", "model.layers.1.mlp.shared_experts.down_proj"},
+      {"kimi_linear-1", "model.layers.1.mlp.shared_experts.down_proj"},
+      {"kimi_linear-1", "model.layers.0.self_attn.forget_gate.f_a_proj"},
+      {"nemotron_h", "model.layers.0.mixer.in_proj"},
+  };
+  for (const auto& [name, module] : modules) {
+    const ArchGolden golden(name);
+    ThreadPool pool(1, /*pin=*/false);
+    const LoadedModel model = load_model(options_of(golden), pool);
+    EXPECT_FALSE(places_of(*model.adapters, {.name = module}).empty()) << name;
+  }
+}
+
+// peft saves the head itself, too, if an adapter changes it.
+TEST(Adapters, MustHaveBeenTrainedOnTheModelsHead) {
+  const ArchGolden golden("llama");
+  ThreadPool pool(1, /*pin=*/false);
+  const LoadedModel model = load_model(options_of(golden), pool);
+  const TensorEntry& head = *model.plan.checkpoint->find("lm_head.weight");
+  std::vector<float> values(static_cast<size_t>(head.shape.elements()));
+  head.read(values.data());
+  Adapter adapter;
+  Adapter::Module& m = adapter.modules.emplace_back();
+  m = {.name = "lm_head", .rank = 1, .inputs = head.shape[1], .outputs = head.shape[0]};
+  m.base = row_lengths(values, head.shape[0]);
+  check_adapter(adapter, *model.adapters, *model.plan.checkpoint);
+  m.base.back() *= 1.5f;
+  EXPECT_THROW(check_adapter(adapter, *model.adapters, *model.plan.checkpoint), Error);
+  m.base.pop_back();
+  EXPECT_THROW(check_adapter(adapter, *model.adapters, *model.plan.checkpoint), Error);
 }
 
 // A rank has its part of the slots' matrices, and a stage has none of the other's.

@@ -93,6 +93,21 @@ TEST(Peft, ScalesAsPeftDoes) {
   EXPECT_FLOAT_EQ(scale({{"r", 7}, {"rank_pattern", {{"m.q_proj", 2}}}}), 3.0f);
 }
 
+// peft adds the weight that an adapter of an embedding or a head was trained on.
+TEST(Peft, KeepsTheLengthsOfTheBaseLayersRows) {
+  const Folder folder;
+  const std::string module = "base_model.model.lm_head.";
+  folder.write_tensors({{module + "lora_A.weight", {2, 2}},
+                        {module + "lora_B.weight", {2, 2}},
+                        {module + "base_layer.weight", {2, 2}},
+                        {module + "base_layer.bias", {2}}});
+  EXPECT_THAT(read_adapter(folder.path())->modules.at(0).base,
+              ::testing::Pointwise(::testing::FloatEq(), {1.0f, std::sqrt(13.0f), 0.0f, 1.0f}));
+  folder.write_tensors(
+      {{module + "lora_A.weight", {2, 2}}, {module + "lora_B.weight", {2, 2}}, {module + "base_layer.weight", {4}}});
+  EXPECT_THAT(refusal(folder), ::testing::HasSubstr("base_layer.weight"));
+}
+
 // A pattern that makes backtracking matchers take exponential time.
 TEST(Peft, MatchesHostilePatternsInLinearTime) {
   const Folder folder;
