@@ -11,7 +11,9 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   for (const auto& [key, wanted] : {std::pair{"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}}) {
     if (config.get(key, std::string(wanted)) != wanted) config.refuse(key, fmt::format("must be {}", wanted));
   }
-  read_deepseek_experts(config, s, true, {.default_shared = 1, .default_dense = 1, .default_scale = 2.5f});
+  read_deepseek_experts(
+      config, s, true,
+      {.default_shared = 1, .default_dense = 1, .default_scale = 2.5f, .default_groups = 8, .default_top_groups = 4});
   if (!config.has("mlp_layer_types") && config.has("first_k_dense_replace")) read_deepseek_layers(config, s);
   read_mlp_layer_types(config, s);
   bool corrected = false;

@@ -33,6 +33,6 @@ LatentAttentionSpec read_latent_attention(const Config& config, DecoderSpec& spe
 // Reads sizes, norm, activation and head; gives all layers latent attention.
 DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& defaults = {});
 // Chooses the layers with experts: every moe_layer_freq-th, from first_k_dense_replace on.
-void read_deepseek_layers(const Config& config, DecoderSpec& spec);
+void read_deepseek_layers(const Config& config, DecoderSpec& spec, int default_dense = 0);
 
 }  // namespace sluice

@@ -82,8 +82,8 @@ DecoderSpec latent_llama_like(const Config& config, std::string family, const La
   return s;
 }
 
-void read_deepseek_layers(const Config& config, DecoderSpec& s) {
-  const int dense = config.get("first_k_dense_replace", 0);
+void read_deepseek_layers(const Config& config, DecoderSpec& s, int default_dense) {
+  const int dense = config.get("first_k_dense_replace", default_dense);
   const int every = read_positive(config, "moe_layer_freq", config.get("moe_layer_freq", 1));
   for (int i = 0; i < s.depth(); ++i) s.layers[i].moe = i >= dense && i % every == 0;
   // These keys concern the training loss and its distribution over machines.

@@ -13,8 +13,9 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   };
   only("scoring_func", "sigmoid");
   only("topk_method", "noaux_tc");
-  read_deepseek_experts(config, s, true);
-  read_deepseek_layers(config, s);
+  read_deepseek_experts(config, s, true,
+                        {.default_shared = 1, .default_scale = 2.5f, .default_groups = 8, .default_top_groups = 4});
+  read_deepseek_layers(config, s, 3);
   ignore_prediction_layers(config, context, s);
   return decoder_lm(std::move(s), context, max_len);
 }

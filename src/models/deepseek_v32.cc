@@ -33,8 +33,8 @@ void end_where_choosing_begins(const Config& config, LoadContext& context, Decod
   }
 }
 
-std::unique_ptr<Model> build_as(const char* name, double norm_eps, const Config& config, LoadContext& context,
-                                int max_len) {
+std::unique_ptr<Model> build_as(const char* name, double norm_eps, int groups, int top_groups, const Config& config,
+                                LoadContext& context, int max_len) {
   DecoderSpec s = latent_llama_like(config, name, {.norm_eps = norm_eps});
   if (s.mlp.bias = config.get("mlp_bias", false); s.mlp.bias) config.refuse("mlp_bias", "true is not supported");
   const auto only = [&](const char* key, const std::string& wanted) {
@@ -43,7 +43,12 @@ std::unique_ptr<Model> build_as(const char* name, double norm_eps, const Config&
   };
   only("scoring_func", "sigmoid");
   only("topk_method", "noaux_tc");
-  read_deepseek_experts(config, s, true, {.default_shared = 1, .default_dense = 3, .default_scale = 2.5f});
+  read_deepseek_experts(config, s, true,
+                        {.default_shared = 1,
+                         .default_dense = 3,
+                         .default_scale = 2.5f,
+                         .default_groups = groups,
+                         .default_top_groups = top_groups});
   if (!config.has("mlp_layer_types") && config.has("first_k_dense_replace")) read_deepseek_layers(config, s);
   read_mlp_layer_types(config, s);
   for (const char* key : {"aux_loss_alpha", "ep_size", "moe_layer_freq", "seq_aux"}) config.ignore(key);
@@ -53,10 +58,10 @@ std::unique_ptr<Model> build_as(const char* name, double norm_eps, const Config&
 }
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  return build_as("deepseek_v32", 1e-6, config, context, max_len);
+  return build_as("deepseek_v32", 1e-6, 8, 4, config, context, max_len);
 }
 std::unique_ptr<Model> build_glm(const Config& config, LoadContext& context, int max_len) {
-  return build_as("glm_moe_dsa", 1e-5, config, context, max_len);
+  return build_as("glm_moe_dsa", 1e-5, 1, 1, config, context, max_len);
 }
 
 const ModelFamily family{.name = "deepseek_v32", .architectures = {"DeepseekV32ForCausalLM"}, .build = build};

@@ -6,7 +6,7 @@ namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = latent_llama_like(config, "glm4_moe_lite");
-  read_deepseek_experts(config, s, true);
+  read_deepseek_experts(config, s, true, {.default_shared = 1, .default_scale = 1.8f});
   const auto kinds = config.get("mlp_layer_types", std::vector<std::string>{});
   if (kinds.empty()) {
     s.layers.front().moe = false;

@@ -175,9 +175,9 @@ void read_sparse_layers(const Config& config, DecoderSpec& spec) {
   }
 }
 
-void read_expert_groups(const Config& config, MoeSpec& m) {
-  m.groups = read_positive(config, "n_group", config.get("n_group", 1));
-  m.top_groups = read_positive(config, "topk_group", config.get("topk_group", 1));
+void read_expert_groups(const Config& config, MoeSpec& m, int groups, int top_groups) {
+  m.groups = read_positive(config, "n_group", config.get("n_group", groups));
+  m.top_groups = read_positive(config, "topk_group", config.get("topk_group", top_groups));
   if (m.experts % m.groups != 0)
     config.refuse("n_group", fmt::format("{} does not divide {} experts", m.groups, m.experts));
   if (m.top_groups > m.groups)
@@ -194,7 +194,7 @@ void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normali
   m.score = ops::Routing::Score::kSigmoid;
   m.correction = "gate.e_score_correction_bias";
   m.correction_shape = {m.experts};
-  read_expert_groups(config, m);
+  read_expert_groups(config, m, keys.default_groups, keys.default_top_groups);
   m.normalize = config.get("norm_topk_prob", normalize);
   m.smallest_sum = 1e-20f;
   m.scale = config.get("routed_scaling_factor", keys.default_scale);

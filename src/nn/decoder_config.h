@@ -76,7 +76,7 @@ void read_experts(const Config& config, DecoderSpec& spec, const char* experts_k
 // Reads which layers have experts in Qwen's families: decoder_sparse_step, mlp_only_layers.
 void read_sparse_layers(const Config& config, DecoderSpec& spec);
 // Reads the groups that experts are chosen from: n_group, topk_group.
-void read_expert_groups(const Config& config, MoeSpec& moe);
+void read_expert_groups(const Config& config, MoeSpec& moe, int groups = 1, int top_groups = 1);
 // Reads DeepSeek-V3's routing, which other families adopted: sigmoid scores with corrections, groups, shared experts,
 // dense first layers.
 struct DeepseekExpertKeys {
@@ -85,6 +85,7 @@ struct DeepseekExpertKeys {
   int default_shared = 0;
   int default_dense = 0;
   float default_scale = 1.0f;
+  int default_groups = 1, default_top_groups = 1;
 };
 void read_deepseek_experts(const Config& config, DecoderSpec& spec, bool normalize,
                            const DeepseekExpertKeys& keys = {});

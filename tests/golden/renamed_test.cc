@@ -305,6 +305,15 @@ TEST(Renamed, Glm4MoeLiteIsDeepseekV3) {
   });
 }
 
+// Keys that a configuration leaves out have the family's values, not those of related ones.
+TEST(Renamed, DeepseekV3WithDefaults) {
+  expect_golden("deepseek_v3-2", [](Model& m) { m.config.erase("routed_scaling_factor"); });
+  expect_golden("deepseek_v3-yarn", [](Model& m) { m.config.erase("n_shared_experts"); });
+  expect_golden("glm4_moe_lite-1", [](Model& m) {
+    for (const char* key : {"routed_scaling_factor", "n_shared_experts", "n_group", "topk_group"}) m.config.erase(key);
+  });
+}
+
 // transformers renames the experts' module back in dense layers, too.
 TEST(Renamed, KimiLinearAsTransformersSavesIt) {
   expect_golden("kimi_linear-1", [](Model& m) { m.rename(".mlp.", ".block_sparse_moe."); });
