@@ -10,6 +10,10 @@ void Sessions::keep(const std::string& name, BlockId last, int rows, Time expire
   Session& session = sessions_[name];
   session = {.last = last, .rows = rows, .expires = expires, .at = by_use_.insert(by_use_.end(), name)};
   by_expiry_.emplace(expires, name);
+  keep_to_quota();
+}
+
+void Sessions::keep_to_quota() {
   while (pool_.pinned() > most_blocks_) {
     ++displaced_;
     erase(sessions_.find(by_use_.front()));

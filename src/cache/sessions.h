@@ -32,6 +32,9 @@ class Sessions {
   // Pins a cached primary block, all before it, and the dependent blocks of the last `rows` rows. They take the place
   // of what the session had pinned. A session that needs more than most_blocks alone has no pins.
   void keep(const std::string& name, BlockId last, int rows, Time expires);
+  // The sessions that were used least recently lose their pins where others have too many. To be called after blocks
+  // were committed to the prefix cache: they may be dependent blocks that a pinned row lacked.
+  void keep_to_quota();
   // A turn of the session has begun: it does not expire before `expires`.
   void extend(const std::string& name, Time expires);
   // Unknown names are ignored.

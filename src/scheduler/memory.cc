@@ -241,6 +241,7 @@ bool SequenceMemory::commit_to_cache(MemoryPools& pools, const std::string& salt
     if (!pool.in_prefix_cache(row[0])) break;
     pools.save(hash, row);
   }
+  pools.sessions.keep_to_quota();
   return true;
 }
 

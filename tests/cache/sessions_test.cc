@@ -71,6 +71,27 @@ TEST_F(SessionsTest, GivesWayToWhatRuns) {
   EXPECT_EQ(pool_->pinned(), 0);
 }
 
+// A row without all of its dependent blocks gets them from the next sequence that computes it.
+TEST_F(SessionsTest, ARowThatGetsABlockKeepsToTheQuota) {
+  pool_.emplace(BlockPoolOptions{
+      .blocks = 6, .block_size = kSize, .groups = 2, .on_pinned_needed = [this] { sessions_->displace(); }});
+  sessions_.emplace(*pool_, 1);
+  const Tokens tokens = text(100, 1);
+  const BlockHash hash = pool_->hash(pool_->root(""), tokens);
+  const auto commit = [&](std::vector<BlockId> row) {
+    pool_->commit_to_cache(row, kNoBlock, "", hash, tokens);
+    return row;
+  };
+  const std::vector<BlockId> taken = *pool_->take(3);
+  const std::vector<BlockId> first = commit({taken[0], kNoBlock});
+  sessions_->keep("a", first[0], 1, Sessions::Time() + 10s);
+  EXPECT_EQ(pool_->pinned(), 1);
+  commit({taken[1], taken[2]});
+  sessions_->keep_to_quota();
+  EXPECT_EQ(pool_->pinned(), 0);
+  EXPECT_EQ(sessions_->stats().displaced, 1u);
+}
+
 TEST_F(SessionsTest, OnlySoMuchIsPinned) {
   start(10, 5);
   turn("a", text(100, 3));
