@@ -25,6 +25,7 @@
 #include "base/thread_pool.h"
 #include "engine/adapter_table.h"
 #include "engine/best_of.h"
+#include "engine/drafting.h"
 #include "engine/fingerprint.h"
 #include "engine/frontend.h"
 #include "engine/grammar_constraint.h"
@@ -44,7 +45,6 @@
 #include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
 #include "sluice/context.h"
-#include "speculative/ngram.h"
 
 namespace sluice {
 namespace {
@@ -132,7 +132,7 @@ std::string session_key(std::string_view tenant, std::string_view session) {
 }
 
 SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& loaded, const RankRows* rows,
-                                   AdapterSlots::Place place_adapter) {
+                                   Drafting* drafting, AdapterSlots::Place place_adapter) {
   const LoadPlan& plan = loaded.plan;
   SchedulerOptions s;
   s.adapter_slots = plan.adapters.slots;
@@ -152,11 +152,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& lo
   s.jump_ahead = o.jump_ahead;
   s.context_shift = o.context_shift;
   s.context_keep = o.context_keep;
-  if (plan.drafts) {
-    s.draft = [drafts = *plan.drafts](const Sequence& sequence, int most, std::vector<TokenId>& draft) {
-      draft_ngram(drafts, sequence.tokens, most, draft);
-    };
-  }
+  if (drafting != nullptr) s.draft = drafting->source();
   s.max_queued_sequences = o.max_num_queued_reqs;
   s.max_queued_tokens = o.max_num_queued_tokens;
   s.fingerprint = model_fingerprint(plan);
@@ -182,8 +178,9 @@ class EngineImpl final : public TextEngine {
         transfer_rules_(options),
         runner_(loaded_),
         rows_(keeps_rows(options) ? make_rows(options) : nullptr),
+        drafting_(loaded_.plan.drafts ? std::make_unique<Drafting>(loaded_, runner_) : nullptr),
         scheduler_options_(
-            scheduler_options(options, loaded_, rows_.get(),
+            scheduler_options(options, loaded_, rows_.get(), drafting_.get(),
                               [this](const Adapter& adapter, int slot) { runner_.place_adapter(adapter, slot); })),
         scheduler_(scheduler_options_),
         waits_(loaded_.plan.device->memory().host_accessible()),
@@ -210,6 +207,7 @@ class EngineImpl final : public TextEngine {
     }
     info_.context_shift = options.context_shift;
     runner_.prepare();
+    if (drafting_ != nullptr) drafting_->prepare();
     publish_gauges(0);
     thread_ = std::thread([this] { run(); });
   }
@@ -510,9 +508,11 @@ class EngineImpl final : public TextEngine {
   // before the host knows them. The host then finishes the previous step while the device runs this one.
   void step() {
     ScheduledBatch next = scheduler_.next();
+    const Tensor sampled = in_flight_ ? sampler_.sampled() : Tensor();
+    if (drafting_ != nullptr) drafting_->complete(scheduler_, next, sampled);
     const int tokens = next.batch.size();
     Tensor logits;
-    if (tokens > 0) logits = runner_.run(next.batch, in_flight_ ? sampler_.sampled() : Tensor());
+    if (tokens > 0) logits = runner_.run(next.batch, sampled);
     if (rows_ != nullptr) move_rows();
     waits_for_rows_ = tokens == 0 && !in_flight_ && scheduler_.awaits_transfers();
     if (in_flight_) commit_in_flight();
@@ -663,7 +663,8 @@ class EngineImpl final : public TextEngine {
   AdapterTable adapters_;
   const TransferRules transfer_rules_;
   Runner runner_;
-  std::unique_ptr<RankRows> rows_;  // null: rows of the prefix cache are kept nowhere else
+  std::unique_ptr<RankRows> rows_;      // null: rows of the prefix cache are kept nowhere else
+  std::unique_ptr<Drafting> drafting_;  // null: no drafts
   SchedulerOptions scheduler_options_;
   Scheduler scheduler_;
   bool waits_for_rows_ = false;               // nothing can run before rows are moved
@@ -698,9 +699,13 @@ std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::fun
   std::optional<TextEnds> text;
   const LoadEvents events = {.planned =
                                  [&](const LoadPlan& plan) {
-                                   coming = std::async(std::launch::async, [&options, checkpoint = plan.checkpoint] {
-                                     return load_text_ends(options, *checkpoint);
-                                   });
+                                   coming = std::async(std::launch::async,
+                                                       [&options, checkpoint = plan.checkpoint, draft = plan.draft] {
+                                                         TextEnds ends = load_text_ends(options, *checkpoint);
+                                                         if (draft != nullptr)
+                                                           check_same_tokens(*ends.tokenizer, *draft->checkpoint);
+                                                         return ends;
+                                                       });
                                  },
                              .progress =
                                  [&](double share) {
@@ -740,6 +745,7 @@ ModelInfo Engine::describe(const EngineOptions& options) {
     ThreadPool pool(1, /*pin=*/false);
     const LoadPlan plan = plan_load(options, pool);
     const TextEnds text = load_text_ends(options, *plan.checkpoint);
+    if (plan.draft != nullptr) check_same_tokens(*text.tokenizer, *plan.draft->checkpoint);
     ModelInfo info = model_info(plan, text.chat_template, text);
     info.context_shift = options.context_shift && info.task == Task::kGenerate;
     if (loads_replicas(options)) info.kv_cache_tokens *= options.data_parallel_size;

@@ -47,7 +47,8 @@ std::string model_fingerprint(const LoadPlan& plan) {
       fmt::format("dtype {}\nquantization {}\nfp8 activations {}\nkeep types {}\ncache {}\n", plan.dtype->name,
                   plan.quantization != nullptr ? plan.quantization->name : "none", plan.fp8_activations,
                   plan.keep_types, plan.kv_dtype->name);
-  return hex(sha256({types, checkpoint_contents(*plan.checkpoint)}));
+  const std::string draft = plan.draft != nullptr ? "draft " + model_fingerprint(*plan.draft) : "";
+  return hex(sha256({types, checkpoint_contents(*plan.checkpoint), draft}));
 }
 
 }  // namespace sluice

@@ -410,16 +410,41 @@ void plan_rows(const EngineOptions& options, LoadPlan& plan) {
   }
 }
 
+[[noreturn]] void refuse_drafts(const std::string& why) {
+  throw Error(ErrorCode::kUnsupportedModel, "--speculative-config cannot be used: " + why);
+}
+
 // Leaves room for the logits of drafts, with which some sequences have several rows in a step.
 void plan_drafts(const std::string& model, LoadPlan& plan) {
   if (!plan.drafts) return;
-  const auto refuse = [](const std::string& why) {
-    throw Error(ErrorCode::kUnsupportedModel, "--speculative-config cannot be used: " + why);
-  };
-  if (plan.task != Task::kGenerate) refuse("the model does not generate text");
-  if (!plan.shape.state.empty()) refuse(model + " has recurrent layers, whose state cannot go back");
+  if (plan.task != Task::kGenerate) refuse_drafts("the model does not generate text");
+  if (!plan.shape.state.empty()) refuse_drafts(model + " has recurrent layers, whose state cannot go back");
   constexpr int kDrafting = 16;  // sequences that may have a whole draft in the same step
   plan.logit_rows = std::max(plan.logit_rows, std::min(plan.max_num_seqs, kDrafting) * (plan.drafts->tokens + 1));
+}
+
+LoadContext context_for(const EngineOptions& options, const LoadPlan& plan, LoraSites* sites, bool dry) {
+  return {.checkpoint = *plan.checkpoint,
+          .queue = *plan.queue,
+          .dtype = plan.dtype,
+          .quantization = plan.quantization,
+          .quantize_head = options.quantize_head,
+          .fp8_activations = plan.fp8_activations,
+          .dry = dry,
+          .keep_types = plan.keep_types,
+          .ranks = plan.ranks,
+          .expert_parallel = options.enable_expert_parallel,
+          .stage = plan.stage,
+          .lora = sites};
+}
+
+// Takes over what a dry build says.
+void note_model(LoadPlan& plan, const Model& model, LoadContext& context) {
+  plan.shape = model.shape();
+  plan.parameters = context.parameters;
+  plan.weight_bytes = context.weight_bytes;
+  plan.packed_sizes = std::move(context.packed_sizes);
+  plan.packed_layout = std::move(context.packed_layout);
 }
 
 bool fp8_activations(const EngineOptions& options, const Checkpoint& checkpoint) {
@@ -429,6 +454,110 @@ bool fp8_activations(const EngineOptions& options, const Checkpoint& checkpoint)
                 fmt::format("--activation-quantization: unknown value '{}' (expected one of: auto, none, fp8)", asked));
   }
   return asked == "fp8" || (asked == "auto" && (checkpoint.fp8_activations || options.quantization == "fp8"));
+}
+
+// Memory of the draft model's steps.
+struct DraftSizes {
+  size_t step = 0, workspace = 0;
+};
+
+DraftSizes sizes_of_draft(const Model& model, const LoadContext& context, const LoadPlan& draft, int longest) {
+  return {.step = step_bytes(model, context, draft.step_tokens, draft.logit_rows),
+          .workspace = workspace(draft, context, longest)};
+}
+
+// The plan of the model that drafts, without blocks. It computes what `plan` computes, and a token more of a sequence
+// that it has not seen.
+LoadPlan plan_draft_model(const EngineOptions& options, const LoadPlan& plan, DraftSizes& sizes) {
+  LoadPlan draft;
+  draft.checkpoint = open_checkpoint(plan.drafts->model, {.allow_bin = options.allow_bin});
+  check_sizes(*draft.checkpoint);
+  draft.backend = plan.backend;
+  draft.device = plan.device;
+  draft.queue = plan.queue;
+  draft.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*draft.checkpoint));
+  draft.fp8_activations = draft.checkpoint->fp8_activations;
+  draft.keep_types = options.dtype == "auto" && draft.checkpoint->keep_types;
+  draft.kv_dtype = plan.kv_dtype;
+  draft.block_size = plan.block_size;
+  draft.max_num_seqs = draft.logit_rows = plan.max_num_seqs;
+  draft.step_tokens = plan.step_tokens + plan.max_num_seqs;
+  LoadContext context = context_for(options, draft, nullptr, /*dry=*/true);
+  const std::unique_ptr<Model> model = build(draft, context, options.max_model_len);
+  note_model(draft, *model, context);
+  const auto refuse = [](const std::string& why) { throw Error(ErrorCode::kUnsupportedModel, why); };
+  if (!draft.shape.state.empty()) refuse("its layers are recurrent, and their state cannot go back");
+  if (draft.shape.vocab != plan.shape.vocab) {
+    refuse(
+        fmt::format("its vocabulary has {} tokens (expected {}, as the model's)", draft.shape.vocab, plan.shape.vocab));
+  }
+  sizes = sizes_of_draft(*model, context, draft, draft.shape.max_positions);
+  return draft;
+}
+
+// Prompts that either model distinguishes have no blocks in common.
+void join_rope_classes(ModelShape& shape, const ModelShape& draft) {
+  constexpr int kMostClasses = 1 << 8;
+  shape.rope_class = [own = shape.rope_class, other = draft.rope_class](int prompt_len) {
+    return own(prompt_len) + kMostClasses * other(prompt_len);
+  };
+}
+
+// Adds the model that drafts to the plan, if there is one.
+DraftSizes plan_draft(const EngineOptions& options, LoadPlan& plan) {
+  DraftSizes sizes;
+  if (!plan.drafts || plan.drafts->model.empty()) return sizes;
+  try {
+    plan.draft = std::make_shared<const LoadPlan>(plan_draft_model(options, plan, sizes));
+  } catch (const Error& e) {
+    throw Error(e.code, fmt::format("--speculative-config: the draft model: {}", e.what()), "speculative-config", "");
+  }
+  plan.memory.rows.push_back(
+      {"draft weights", plan.draft->weight_bytes,
+       fmt::format("{} parameters as {}", plan.draft->parameters, plan.draft->weight_type()->name)});
+  plan.memory.rows.push_back(
+      {"draft step", sizes.step,
+       fmt::format("activations of {} tokens, logits of {} rows", plan.draft->step_tokens, plan.draft->logit_rows)});
+  join_rope_classes(plan.shape, plan.draft->shape);
+  return sizes;
+}
+
+// Gives the draft model the plan's blocks.
+void share_blocks(LoadPlan& plan) {
+  if (plan.draft == nullptr) return;
+  if (plan.draft->shape.max_positions < plan.max_model_len) {
+    refuse_drafts(fmt::format(
+        "the draft model {} has {} positions, and a sequence has up to {} tokens (expected "
+        "--max-model-len {} or less)",
+        plan.drafts->model, plan.draft->shape.max_positions, plan.max_model_len, plan.draft->shape.max_positions));
+  }
+  auto draft = std::make_shared<LoadPlan>(*plan.draft);
+  draft->max_model_len = plan.max_model_len;
+  draft->kv = plan.kv;
+  draft->blocks = plan.blocks;
+  plan.draft = std::move(draft);
+}
+
+// Loads the model that drafts. Its keys and values are in blocks of `whole`.
+std::unique_ptr<LoadedModel> load_draft(const EngineOptions& options, const LoadPlan& plan, const KvCache& whole) {
+  if (plan.draft == nullptr) return nullptr;
+  auto loaded = std::make_unique<LoadedModel>(LoadedModel{.plan = *plan.draft,
+                                                          .packed = nullptr,
+                                                          .adapters = nullptr,
+                                                          .model = nullptr,
+                                                          .kv = nullptr,
+                                                          .states = nullptr,
+                                                          .arena = nullptr});
+  const LoadPlan& draft = loaded->plan;
+  LoadContext context = context_for(options, draft, nullptr, /*dry=*/false);
+  loaded->model = build(draft, context, draft.max_model_len);
+  draft.checkpoint->check_files();
+  const DraftSizes sizes = sizes_of_draft(*loaded->model, context, draft, draft.max_model_len);
+  loaded->kv = std::make_unique<KvCache>(whole, plan.shape.kv.size());
+  loaded->states = std::make_unique<StateCache>(draft.shape.state, 0, draft.device->memory());
+  loaded->arena = std::make_unique<Arena>(sizes.step, draft.device->memory());
+  draft.queue->reserve_workspace(sizes.workspace);
+  return loaded;
 }
 
 // Adds the memory plan's rows for the weights. Pages of a packed file are not counted as used memory.
@@ -536,24 +665,9 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   }
 
   const std::unique_ptr<LoraSites> sites = make_sites(plan, /*dry=*/true);
-  LoadContext context{.checkpoint = *plan.checkpoint,
-                      .queue = *plan.queue,
-                      .dtype = plan.dtype,
-                      .quantization = plan.quantization,
-                      .quantize_head = options.quantize_head,
-                      .fp8_activations = plan.fp8_activations,
-                      .dry = true,
-                      .keep_types = plan.keep_types,
-                      .ranks = plan.ranks,
-                      .expert_parallel = options.enable_expert_parallel,
-                      .stage = plan.stage,
-                      .lora = sites.get()};
+  LoadContext context = context_for(options, plan, sites.get(), /*dry=*/true);
   const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
-  plan.shape = model->shape();
-  plan.parameters = context.parameters;
-  plan.weight_bytes = context.weight_bytes;
-  plan.packed_sizes = std::move(context.packed_sizes);
-  plan.packed_layout = std::move(context.packed_layout);
+  note_model(plan, *model, context);
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
   plan_drafts(options.model, plan);
   warn_about_unpacked(plan);
@@ -584,25 +698,28 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
     return plan;
   }
   if (keeps_rows(options)) plan_rows(options, plan);
+  const DraftSizes draft = plan_draft(options, plan);
   const int longest = options.max_model_len > 0 ? options.max_model_len : plan.shape.max_positions;
-  const size_t step =
-      step_bytes(*model, context, plan.step_tokens, plan.logit_rows) + workspace(plan, context, longest);
+  const size_t step = step_bytes(*model, context, plan.step_tokens, plan.logit_rows) +
+                      std::max(workspace(plan, context, longest), draft.workspace);
   memory.rows.push_back(
       {"step", step, fmt::format("activations of {} tokens, logits of {} rows", plan.step_tokens, plan.logit_rows)});
   const size_t fixed = memory.total() + kHeadroom;
   size_t free_bytes = memory.available_bytes > fixed ? memory.available_bytes - fixed : 0;
   plan_states(options, plan, free_bytes);
   plan.kv = groups_by_window(plan.shape.kv, plan.kv_dtype, options.block_size, longest);
+  if (plan.draft != nullptr) plan.kv = with_second_model(std::move(plan.kv), plan.draft->shape.kv);
   const size_t block_bytes = plan.kv.block_bytes();
   if (free_bytes < std::max(block_bytes, kBookkeeping)) {
     throw Error(ErrorCode::kOutOfMemory, fmt::format("{} does not fit in memory:\n{}", options.model, memory.table()));
   }
   plan_cache(options, plan, free_bytes);
   agree(plan);
-  memory.rows.push_back(
-      {"KV cache", block_bytes * plan.blocks,
-       fmt::format("{} blocks of {} tokens as {}{}, {} tokens per sequence at most", plan.blocks, options.block_size,
-                   plan.kv_dtype->name, describe_groups(plan.kv), plan.max_model_len)});
+  share_blocks(plan);
+  memory.rows.push_back({"KV cache", block_bytes * plan.blocks,
+                         fmt::format("{} blocks of {} tokens as {}{}{}, {} tokens per sequence at most", plan.blocks,
+                                     options.block_size, plan.kv_dtype->name, describe_groups(plan.kv),
+                                     plan.draft != nullptr ? ", the draft model's included" : "", plan.max_model_len)});
   if (memory.total() + kHeadroom > memory.available_bytes) {
     throw Error(ErrorCode::kOutOfMemory, fmt::format("{} does not fit in memory:\n{}", options.model, memory.table()));
   }
@@ -661,18 +778,8 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
     if (!was_read && fits_in_memory(plan)) loaded.packed->read_ahead(pool);
   }
   loaded.adapters = make_sites(plan, /*dry=*/false);
-  LoadContext context{.checkpoint = *plan.checkpoint,
-                      .queue = *plan.queue,
-                      .dtype = plan.dtype,
-                      .quantization = plan.quantization,
-                      .quantize_head = options.quantize_head,
-                      .fp8_activations = plan.fp8_activations,
-                      .keep_types = plan.keep_types,
-                      .ranks = plan.ranks,
-                      .expert_parallel = options.enable_expert_parallel,
-                      .stage = plan.stage,
-                      .packed = loaded.packed,
-                      .lora = loaded.adapters.get()};
+  LoadContext context = context_for(options, plan, loaded.adapters.get(), /*dry=*/false);
+  context.packed = loaded.packed;
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (events.progress) context.progress = [&](size_t done) { events.progress(static_cast<double>(done) / total); };
   loaded.model = build(plan, context, plan.max_model_len);
@@ -689,6 +796,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   loaded.states = std::make_unique<StateCache>(plan.shape.state, slots, memory);
   loaded.arena = std::make_unique<Arena>(step_bytes(*loaded.model, context, plan.step_tokens, plan.logit_rows), memory);
   plan.queue->reserve_workspace(workspace(plan, context, plan.max_model_len));
+  loaded.draft = load_draft(options, plan, *loaded.kv);
   loaded.check_files();
   if (loaded.packed != nullptr) loaded.packed->start_check();
   for (const std::string& warning : plan.warnings) {

@@ -52,6 +52,8 @@ struct LoadPlan {
   int max_num_seqs = 0;   // most sequences of one step: the option's value, or fewer if there are fewer state slots
   int logit_rows = 0;     // most rows of logits in one step
   std::optional<SpeculativeOptions> drafts{};    // of tokens to verify; nullopt: none
+  std::shared_ptr<const LoadPlan> draft{};       // the model that drafts; null: there is none. Its blocks are those of
+                                                 // this plan, and its layers the last ones of `kv`
   LoraSites::Room adapters{};                    // room for adapters; 0 slots: none
   Ranks ranks{};                                 // which part of each layer this process has
   Ranks stage{};                                 // which layers it has
@@ -77,6 +79,7 @@ struct LoadedModel {
   std::unique_ptr<KvCache> kv;
   std::unique_ptr<StateCache> states;
   std::unique_ptr<Arena> arena;
+  std::unique_ptr<LoadedModel> draft{};  // see LoadPlan::draft
 
   // Throws Error(kCorruptFile) if a mapped file of weights became shorter or turned out to be damaged. What was
   // computed since the last call must not be used then. Costs next to nothing while all is well.

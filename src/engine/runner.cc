@@ -91,9 +91,20 @@ void Runner::follow(const std::function<std::unique_ptr<RankRows>()>& make_rows)
   }
 }
 
-Tensor Runner::run_here(const Batch& batch, const Tensor& sampled) {
+void Runner::make_copies(Batch& batch) {
+  CHECK(loaded_.plan.communicator == nullptr, "the other ranks do not make these copies");
+  copy(batch);
+  batch.copies.clear();
+  batch.state_copies.clear();
+}
+
+void Runner::copy(const Batch& batch) {
   loaded_.kv->copy_blocks(context_, pairs_of(batch.copies));
   loaded_.states->copy_slots(context_, pairs_of(batch.state_copies));
+}
+
+Tensor Runner::run_here(const Batch& batch, const Tensor& sampled) {
+  copy(batch);
   if (graph_runner_.takes(batch)) return graph_runner_.forward(batch, sampled);
   loaded_.arena->reset();
   const Tensor result = loaded_.plan.stage.many() ? run_stage(batch, sampled) : forward_here(batch, sampled);

@@ -27,6 +27,8 @@ class Runner {
   // weights became shorter. In a pipeline, batches of many rows are cut into parts, so that the stages compute at the
   // same time.
   Tensor run(const Batch& batch, const Tensor& sampled = {});
+  // Makes a batch's copies now and removes them, for one that another model computes before run(). Not with ranks.
+  void make_copies(Batch& batch);
   // Tells the other ranks about an adapter that was read and checked. It need not be prepared yet.
   void add_adapter(const std::shared_ptr<const Adapter>& adapter);
   // Puts an adapter that was added into a slot (lora/adapter.h), on all ranks.
@@ -47,6 +49,7 @@ class Runner {
   enum class Message : uint8_t { kBatch, kPrepare, kAdapter, kRows };
   void tell(Message about, std::vector<std::byte> message);
   void tell_about_adapters(std::vector<std::byte> message);
+  void copy(const Batch& batch);
   Tensor run_here(const Batch& batch, const Tensor& sampled);
   Tensor run_stage(const Batch& batch, const Tensor& sampled);
   Tensor forward_here(const Batch& batch, const Tensor& sampled);

@@ -85,4 +85,19 @@ TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoi
   return ends;
 }
 
+void check_same_tokens(const Tokenizer& tokenizer, const Checkpoint& draft) {
+  const std::unique_ptr<Tokenizer> other = load_tokenizer({}, draft);
+  const int tokens = std::max(tokenizer.vocab_size(), other->vocab_size());
+  for (TokenId id = 0; id < tokens; ++id) {
+    const std::string_view own = tokenizer.token_text(id), drafted = other->token_text(id);
+    if (own == drafted) continue;
+    throw Error(
+        ErrorCode::kUnsupportedModel,
+        fmt::format("--speculative-config: the tokenizer of the draft model {} differs from the model's: token {} "
+                    "is '{}' (expected '{}')",
+                    draft.folder, id, drafted, own),
+        "speculative-config", "");
+  }
+}
+
 }  // namespace sluice

@@ -35,4 +35,7 @@ struct TextEnds {
 // Loads tokenizer, template and defaults, and finds the syntaxes. Throws Error.
 TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoint);
 
+// Throws Error(kUnsupportedModel) unless the draft model's tokens are those of the model.
+void check_same_tokens(const Tokenizer& tokenizer, const Checkpoint& draft);
+
 }  // namespace sluice

@@ -82,6 +82,8 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
   part.first = first;
   part.tokens = tokens;
   part.first_task = static_cast<int>(out_.tasks.size());
+  part.later = !draft.empty() && draft.front() < 0;
+  part.after_unseen = std::exchange(sequence.unseen, false);
   add_tasks(sequence, part, drafted);
   for (int position = first; position < end; ++position) {
     const bool on_device = position >= known && drafted == 0;

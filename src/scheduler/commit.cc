@@ -82,6 +82,7 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
       return commit_tokens(sequence, result.accepted, 1);
     case Outputs::kVerify:
       count_draft(part.samples - 1, static_cast<int>(result.accepted.size()) - 1);
+      sequence.unseen = part.later && static_cast<int>(result.accepted.size()) == part.samples;
       return commit_tokens(sequence, result.accepted, part.samples);
     case Outputs::kFork:
       fork(sequence);
@@ -214,9 +215,10 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
   return std::make_unique<Finish>(make_finish(FinishReason::kLength));
 }
 
-// Commits the sequence's full blocks to the prefix cache, as far as their tokens are known.
+// Commits the sequence's full blocks to the prefix cache, as far as their tokens are known and the draft model has
+// computed them.
 void Scheduler::commit_blocks(Sequence& sequence) {
-  const int whole = std::min(sequence.computed, sequence.known());
+  const int whole = std::min(sequence.computed, sequence.known()) - (sequence.unseen ? 1 : 0);
   if (whole < sequence.blocks_stable_until) return;
   const auto tokens = std::span(sequence.tokens).first(whole);
   if (sequence.memory.commit_to_cache(pools_, sequence.request->request.cache_salt, tokens)) {

@@ -19,7 +19,7 @@ namespace sluice {
 struct Sequence;
 
 // Guesses the tokens that follow the known ones of a sequence: appends at most `most` tokens to `draft`, which is
-// empty. Called for sequences that decode, before each of their steps.
+// empty. Called for sequences that decode, before each of their steps. Tokens that are not known yet are negative.
 using DraftSource = std::function<void(const Sequence& sequence, int most, std::vector<TokenId>& draft)>;
 
 struct SchedulerOptions {

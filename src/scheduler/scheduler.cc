@@ -223,6 +223,27 @@ int Scheduler::draft(const BatchBuilder& builder, const Sequence& sequence) {
   return static_cast<int>(draft_.size());
 }
 
+void Scheduler::shorten_drafts(ScheduledBatch& step, std::span<const int> drafted) {
+  CHECK(drafted.size() == step.parts.size(), "{} lengths of {} parts", drafted.size(), step.parts.size());
+  std::vector<int> dropped(drafted.size());
+  for (size_t i = 0; i < drafted.size(); ++i) {
+    dropped[i] = step.parts[i].drafted() - drafted[i];
+    CHECK(dropped[i] >= 0, "a draft of {} tokens became one of {}", step.parts[i].drafted(), drafted[i]);
+  }
+  if (std::ranges::all_of(dropped, [](int count) { return count == 0; })) return;
+  step.drop_drafted(dropped);
+  for (size_t i = 0; i < drafted.size(); ++i) {
+    const ScheduledBatch::Part& part = step.parts[i];
+    Sequence& sequence = *part.sequence;
+    if (part.samples > 0) sequence.sample = part.first_task + part.scores;
+    if (dropped[i] == 0) continue;
+    sequence.unknown -= dropped[i];
+    sequence.computed -= dropped[i];
+    sequence.memory.truncate(pools_, sequence.computed);
+    sequence.blocks_stable_until = sequence.memory.stable_until(pools_);
+  }
+}
+
 // As many of the sequence's tokens as the budgets of tokens and logit rows allow.
 int Scheduler::chunk_size(const BatchBuilder& builder, const Sequence& sequence) const {
   const int remaining = sequence.length() - sequence.computed;
@@ -304,6 +325,7 @@ bool Scheduler::preempt_behind(const BatchBuilder& builder, const Sequence& sequ
     if (victim.request->unforked()) reserved_slots_ -= victim.request->width() - 1;
     victim.memory.release(pools_);
     victim.computed = 0;
+    victim.unseen = false;
     if (idle_beam(victim)) {
       victim.state = SequenceState::kParked;
     } else {

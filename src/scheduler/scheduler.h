@@ -34,7 +34,9 @@
 //
 // Drafts. SchedulerOptions::draft guesses what follows a sequence. The step computes the guesses after the last known
 // token, and commit() takes any number of accepted tokens, 1 .. drafted + 1; the memory of the others is given back.
-// Drafts use budget and blocks that nobody else needs in the step. Sequences with penalties or samplers that look
+// Drafts use budget and blocks that nobody else needs in the step. The source may leave the tokens of a draft open and
+// give only their number. Whoever runs the step then writes them into its batch before, and has shorten_drafts() drop
+// those that it does without. Sequences with penalties or samplers that look
 // back, and models with recurrent layers, have none.
 //
 // Recurrent layers. A running sequence has a slot of state. A prefix can be reused up to a snapshot of the state. They
@@ -167,6 +169,9 @@ class Scheduler {
   // before the step in flight is committed. At most one step may be in flight; a step that is not empty must be
   // committed.
   ScheduledBatch next();
+  // Makes the drafts of a step that next() gave, and that has not run, as short as `drafted` says, part by part. The
+  // memory of the dropped tokens is given back.
+  void shorten_drafts(ScheduledBatch& step, std::span<const int> drafted);
   // Ends requests and sessions whose time is over; next() does so as well.
   void expire();
   // Takes the results of the oldest step in flight, one per part. A result with an error ends its choice with

@@ -62,6 +62,7 @@ struct alignas(64) Sequence {
   SequenceState state = SequenceState::kWaiting;
   int adapter_slot = -1;  // of a running sequence; -1: it has no adapter
   bool jumps = false;     // forced tokens are taken without being sampled
+  bool unseen = false;    // the last computed token is one that the draft model made, but did not compute
   bool plain = true;      // the only choice, and no log-probabilities of prompt tokens are asked for
   SampleTask task;        // what is sampled for it, without row and position
 

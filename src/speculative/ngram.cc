@@ -1,7 +1,11 @@
 #include "speculative/ngram.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstdint>
+
+#include "speculative/drafter.h"
 
 namespace sluice {
 namespace {
@@ -13,6 +17,34 @@ int64_t common_end(std::span<const TokenId> text, int64_t a, int64_t b, int64_t 
   while (n < end && text[static_cast<size_t>(a - 1 - n)] == text[static_cast<size_t>(b - 1 - n)]) ++n;
   return n;
 }
+
+class NgramDrafter final : public Drafter {
+ public:
+  explicit NgramDrafter(const SpeculativeOptions& options) : options_(options) {}
+  void begin(std::span<const TokenId> text, int most, std::vector<TokenId>& draft) override {
+    draft_ngram(options_, text, most, draft);
+  }
+
+ private:
+  const SpeculativeOptions options_;
+};
+
+void complete_ngram(SpeculativeOptions& o) {
+  constexpr int kUsualLookup = 5;  // vLLM's default
+  if (o.tokens == 0) refuse_speculative_config("num_speculative_tokens is missing (expected an integer)");
+  if (o.shortest == 0) o.shortest = o.longest > 0 ? o.longest : kUsualLookup;
+  if (o.longest == 0) o.longest = o.shortest;
+  if (o.shortest <= o.longest) return;
+  refuse_speculative_config(fmt::format("prompt_lookup_min {} is above prompt_lookup_max {}", o.shortest, o.longest));
+}
+
+const DraftMethod ngram{.name = "ngram",
+                        .keys = {"prompt_lookup_min", "prompt_lookup_max"},
+                        .complete = complete_ngram,
+                        .make = [](const SpeculativeOptions& options, const DraftModelRunner&) {
+                          return std::unique_ptr<Drafter>(std::make_unique<NgramDrafter>(options));
+                        }};
+const Registry<DraftMethod> ngram_registered{ngram};
 
 }  // namespace
 

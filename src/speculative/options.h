@@ -7,13 +7,23 @@
 namespace sluice {
 
 struct SpeculativeOptions {
-  int tokens = 0;  // drafted for a step, at most
-  // A draft follows where the last shortest .. longest tokens of the text were seen before; the longest match counts.
+  std::string method{};  // a name of speculative/drafter.h
+  int tokens = 0;        // drafted for a step, at most
+  // ngram: a draft follows where the last shortest .. longest tokens of the text were seen before; the longest match
+  // counts.
   int shortest = 0, longest = 0;
+  // draft_model:
+  std::string model{};           // folder, file or name of the draft model
+  double least_probability = 0;  // a draft ends before the first token that the draft model gives less
+  int least_tokens = 0;          // shorter drafts are not used
 };
 
-// Reads a JSON object with the keys method ("ngram"), num_speculative_tokens, prompt_lookup_min and prompt_lookup_max.
-// Empty text: no speculation. Throws Error(kInvalidRequest), which names the key.
+// Reads a JSON object with the keys method, num_speculative_tokens, and those of the method (docs/speculative.md).
+// Without a method, `model` makes it draft_model. Empty text: no speculation. Throws Error(kInvalidRequest), which
+// names the key.
 std::optional<SpeculativeOptions> parse_speculative_config(const std::string& text);
+
+// Throws Error(kInvalidRequest) about --speculative-config.
+[[noreturn]] void refuse_speculative_config(const std::string& message);
 
 }  // namespace sluice

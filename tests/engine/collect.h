@@ -124,5 +124,7 @@ inline bool settles(const Engine& engine, const std::string& name, double value)
 }
 
 inline std::string demo_model() { return std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m"; }
+// A smaller model with the same tokens.
+inline std::string draft_model() { return std::string(SLUICE_SOURCE_DIR) + "/models/minnow-1m-draft"; }
 
 }  // namespace sluice::testing

@@ -34,7 +34,8 @@ enum Place : unsigned {
   kKept = 32,
   kReplicas = 64,
   kDrafts = 128,
-  kShift = 256
+  kShift = 256,
+  kDraftModel = 512
 };
 
 constexpr const char* kSchema =
@@ -138,8 +139,12 @@ Engine& engine_for(unsigned place) {
   if ((place & kDrafts) != 0) {
     o.speculative_config = R"({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1})";
   }
+  if ((place & kDraftModel) != 0) {
+    o.speculative_config = dump_json({{"model", draft_model()}, {"num_speculative_tokens", 4}});
+  }
   if ((place & kKept) != 0) o.kv_host_memory_bytes = int64_t{16} << 20;
-  if ((place & (kPreempt | kKept)) != 0) o.kv_cache_memory_bytes = 640 * 2048;  // 640 tokens
+  const int token_bytes = (place & kDraftModel) != 0 ? 2048 + 512 : 2048;
+  if ((place & (kPreempt | kKept)) != 0) o.kv_cache_memory_bytes = 640 * token_bytes;
   engine = Engine::load(o);
   return *engine;
 }
@@ -296,10 +301,7 @@ void expect_refused(Engine& engine, const Request& request) {
 
 class FeaturePairs : public ::testing::TestWithParam<std::pair<size_t, size_t>> {};
 
-TEST_P(FeaturePairs, WorkTogether) {
-  const auto [first, second] = GetParam();
-  const Feature& a = kFeatures[first];
-  const Feature& b = kFeatures[second];
+void expect_together(const Feature& a, const Feature& b) {
   const unsigned place = a.place | b.place;
   Request request = base_request(engine_for(kAlone));
   a.apply(request);
@@ -315,6 +317,11 @@ TEST_P(FeaturePairs, WorkTogether) {
     ASSERT_LE(actual[i].tokens.size(), alone[i].tokens.size());
     EXPECT_TRUE(std::equal(actual[i].tokens.begin(), actual[i].tokens.end(), alone[i].tokens.begin()));
   }
+}
+
+TEST_P(FeaturePairs, WorkTogether) {
+  const auto [first, second] = GetParam();
+  expect_together(kFeatures[first], kFeatures[second]);
 }
 
 constexpr size_t kCount = std::size(kFeatures);
@@ -333,6 +340,16 @@ std::vector<std::pair<size_t, size_t>> pairs() {
 INSTANTIATE_TEST_SUITE_P(All, FeaturePairs, ::testing::ValuesIn(pairs()), [](const auto& info) {
   return std::string(kFeatures[info.param.first].name) + "_and_" + kFeatures[info.param.second].name;
 });
+
+// Drafts of a model, with each of the others.
+class DraftModelPairs : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(DraftModelPairs, WorkTogether) {
+  expect_together({.name = "draft_model", .place = kDraftModel}, kFeatures[GetParam()]);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DraftModelPairs, ::testing::Range(size_t{0}, kCount),
+                         [](const auto& info) { return std::string(kFeatures[info.param].name); });
 
 // Jumps together with a grammar and each of the others: the pairs above have no forced text.
 class JumpsWithGrammar : public ::testing::TestWithParam<size_t> {};

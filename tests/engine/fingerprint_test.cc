@@ -40,6 +40,14 @@ TEST(Fingerprint, FollowsContentsAndTypes) {
   quantized.quantization = "q8_0";
   EXPECT_NE(fingerprint_of(quantized), fingerprint) << "quantization counts";
 
+  const auto with_draft = [&](const std::string& model) {
+    EngineOptions options = original;
+    options.speculative_config = R"({"model": ")" + model + R"("})";
+    return fingerprint_of(options);
+  };
+  EXPECT_NE(with_draft(testing::draft_model()), fingerprint) << "blocks have the draft model's values, too";
+  EXPECT_NE(with_draft(testing::draft_model()), with_draft(original.model));
+
   // Another model of the same architecture: same headers, other weights.
   std::fstream file(copy / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(0, std::ios::end);

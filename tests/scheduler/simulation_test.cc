@@ -117,8 +117,10 @@ class Simulation {
     if (chance(70)) o.eos_token_ids = {0};
     if (chance(40)) {
       hit_chance_ = uniform(0, 100);
+      late_chance_ = chance(50) ? uniform(0, 100) : 0;
       o.draft = [this](const Sequence& sequence, int most, std::vector<TokenId>& draft) {
         guess(sequence, most, draft);
+        if (chance(late_chance_)) std::ranges::fill(draft, -1);
       };
     }
     o.clock = [this] { return now_; };
@@ -206,6 +208,7 @@ class Simulation {
       take_transfers();
       return commit_in_flight();
     }
+    complete_drafts(step);
     if (chance(cancel_chance_)) cancel_something();  // while the step is in flight
     const std::vector<uint64_t> states =
         model_.forward(step, scheduler_.block_pool(), in_flight_ ? in_flight_->second : std::vector<SampleResult>());
@@ -307,6 +310,24 @@ class Simulation {
       const bool hit = next < all.size() && chance(hit_chance_);
       draft.push_back(hit ? all[next] : static_cast<TokenId>(uniform(0, vocab_ - 1)));
     }
+  }
+
+  // Fills in what guess() left open, and drops the ends of some drafts.
+  void complete_drafts(ScheduledBatch& step) {
+    std::vector<int> lengths;
+    for (size_t i = 0; i < step.parts.size(); ++i) {
+      const ScheduledBatch::Part& part = step.parts[i];
+      lengths.push_back(part.drafted());
+      if (part.drafted() == 0 || !part.later) continue;
+      std::vector<TokenId> draft;
+      guess(*part.sequence, part.drafted(), draft);
+      std::ranges::copy(draft, step.batch.tokens.begin() + step.batch.query_start[i] + 1);
+      lengths.back() = static_cast<int>(draft.size());
+      shortened += lengths.back() < part.drafted();
+    }
+    scheduler_.shorten_drafts(step, lengths);
+    EXPECT_EQ(std::ranges::count(step.batch.tokens, -1), 0);
+    EXPECT_EQ(step.batch.query_start.back(), step.batch.size());
   }
 
   Expected expected(const Tracked& t, int index) const {
@@ -551,7 +572,8 @@ class Simulation {
 
   std::mt19937_64 random_;
   int vocab_ = 2;
-  int hit_chance_ = 0;  // percent of drafted tokens that are right
+  int hit_chance_ = 0;   // percent of drafted tokens that are right
+  int late_chance_ = 0;  // percent of drafts whose tokens come after the step was made
   Clock::time_point now_{};
   SchedulerOptions options_;
   Scheduler scheduler_;
@@ -569,7 +591,8 @@ class Simulation {
 
  public:
   // Over all runs: they must be worth something.
-  static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0, accepted = 0, rejected = 0;
+  static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0, accepted = 0, rejected = 0,
+                         shortened = 0;
   static inline uint64_t forced = 0, dropped = 0;
   static inline uint64_t shifted = 0;  // contexts
   static inline uint64_t prefetched = 0, not_prefetched = 0;
@@ -619,6 +642,7 @@ TEST(Simulation, InvariantsHold) {
   EXPECT_GT(Simulation::overlapped, 500u);
   EXPECT_GT(Simulation::accepted, 500u);
   EXPECT_GT(Simulation::rejected, 500u);
+  EXPECT_GT(Simulation::shortened, 500u);
   EXPECT_GT(Simulation::forced, 500u);
   EXPECT_GT(Simulation::dropped, 100u);
 }

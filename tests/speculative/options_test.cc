@@ -27,6 +27,22 @@ TEST(SpeculativeOptions, DefaultsAreThoseOfVllm) {
   EXPECT_EQ(shortest->longest, 2);
 }
 
+TEST(SpeculativeOptions, AModelMakesItTheMethodDraftModel) {
+  const auto short_form = parse_speculative_config(R"({"model": "folder"})");
+  ASSERT_TRUE(short_form);
+  EXPECT_EQ(short_form->method, "draft_model");
+  EXPECT_EQ(short_form->model, "folder");
+  EXPECT_EQ(short_form->tokens, 4);
+  EXPECT_EQ(short_form->least_probability, 0);
+  EXPECT_EQ(short_form->least_tokens, 0);
+  const auto all = parse_speculative_config(
+      R"({"method": "draft_model", "model": "x", "num_speculative_tokens": 7, "draft_p_min": 0.75, "draft_n_min": 2,
+          "draft_tensor_parallel_size": 1})");
+  EXPECT_EQ(all->tokens, 7);
+  EXPECT_EQ(all->least_probability, 0.75);
+  EXPECT_EQ(all->least_tokens, 2);
+}
+
 TEST(SpeculativeOptions, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> rows[] = {
       {"[]", "expected a JSON object"},
@@ -37,7 +53,17 @@ TEST(SpeculativeOptions, WhatIsWrongIsNamed) {
       {R"({"method": "ngram", "num_speculative_tokens": 0})", "num_speculative_tokens: expected an integer from 1 to"},
       {R"({"method": "ngram", "num_speculative_tokens": 1e3})", "num_speculative_tokens: expected an integer from 1"},
       {R"({"method": "ngram", "num_speculative_tokens": 99})", "num_speculative_tokens: expected an integer from 1"},
-      {R"({"method": "ngram", "num_speculative_tokens": 4, "model": "x"})", "unknown key 'model'"},
+      {R"({"method": "ngram", "num_speculative_tokens": 4, "model": "x"})",
+       "unknown key 'model' (method ngram has: method, num_speculative_tokens, prompt_lookup_min, prompt_lookup_max)"},
+      {R"({"model": "x", "prompt_lookup_min": 2})", "unknown key 'prompt_lookup_min' (method draft_model has: "},
+      {R"({"method": "draft_model"})", "model is missing"},
+      {R"({"model": 7})", "model: expected a name, not 7"},
+      {R"({"model": ""})", "model: expected a name, not \"\""},
+      {R"({"model": "x", "draft_p_min": 1.5})", "draft_p_min: expected a number from 0 to 1, not 1.5"},
+      {R"({"model": "x", "draft_n_min": -1})", "draft_n_min: expected an integer from 0 to"},
+      {R"({"model": "x", "draft_n_min": 5})", "draft_n_min 5 is above num_speculative_tokens 4"},
+      {R"({"model": "x", "draft_tensor_parallel_size": 2})",
+       "draft_tensor_parallel_size: expected an integer from 1 to 1"},
       {R"({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 4, "prompt_lookup_max": 3})",
        "prompt_lookup_min 4 is above prompt_lookup_max 3"},
   };

@@ -174,6 +174,30 @@ KvLayout groups_by_window(const std::vector<KvShape>& layers, DType dtype, int b
   return layout;
 }
 
+KvLayout with_second_model(KvLayout layout, const std::vector<KvShape>& layers) {
+  BlockGroup& group = layout.groups[0];
+  int open = -1, parts_used = 0;  // the place that is being filled
+  for (const KvShape& layer : layers) {
+    const bool further = group.window > 0 && (layer.window == 0 || layer.window > group.window);
+    if (further) group.window = layer.window;
+    const KvLayout::Place own = place_for(layer, layout.block_size);
+    const KvLayout::Place place{.k = own.k * group.ids_per_block, .v = own.v * group.ids_per_block};
+    const bool fits = open >= 0 && parts_used < group.ids_per_block && layout.places[open].k == place.k &&
+                      layout.places[open].v == place.v;
+    if (!fits) {
+      open = static_cast<int>(layout.places.size());
+      parts_used = 0;
+      layout.places.push_back(place);
+    }
+    layout.shapes.push_back(layer);
+    layout.layers.push_back({.group = 0, .place = open, .part = parts_used++});
+  }
+  return layout;
+}
+
+KvCache::KvCache(const KvCache& whole, size_t first)
+    : layers_(whole.layers_.begin() + static_cast<std::ptrdiff_t>(first), whole.layers_.end()) {}
+
 KvCache::KvCache(const KvLayout& layout, int blocks, Memory& memory)
     : memory_(layout.block_bytes() * blocks + (layout.places.size() * 2 + layout.scales().size()) * kAlign, memory) {
   size_t at = 0;

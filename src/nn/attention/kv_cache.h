@@ -68,6 +68,10 @@ KvLayout one_place(const std::vector<KvShape>& layers, DType dtype, int block_si
 // layers do not fit into equal places.
 KvLayout groups_by_window(const std::vector<KvShape>& layers, DType dtype, int block_size, int longest);
 
+// Adds the layers of a second model that computes the same tokens. They have places of their own in the blocks of the
+// first group, which then sees as far as they do. Their numbers follow those of the first model's layers.
+KvLayout with_second_model(KvLayout layout, const std::vector<KvShape>& layers);
+
 class KvCache {
  public:
   struct Layer {
@@ -76,6 +80,9 @@ class KvCache {
   };
 
   KvCache(const KvLayout& layout, int blocks, Memory& memory = host_memory());
+  // The layers of `whole` from number `first` on, for the second model. It shares the memory of `whole`, which copies
+  // and packs the blocks of both and must outlive it.
+  KvCache(const KvCache& whole, size_t first);
 
   const Layer& layer(int i) const { return layers_[i]; }
   void copy_blocks(ops::Ctx& c,

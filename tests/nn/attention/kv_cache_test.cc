@@ -74,6 +74,36 @@ TEST(KvLayout, OneGroupWhereSizesDoNotFit) {
   EXPECT_EQ(groups_by_window(layers_of(10, 512, 2, kHeads, latent), &kBFloat16, 8, 10000).groups.size(), 1u);
 }
 
+TEST(KvLayout, ASecondModelIsInTheFirstGroup) {
+  const KvShape small{.kv_heads = 1, .head_dim = 64, .value_dim = 64},
+      wide{.kv_heads = 1, .head_dim = 512, .value_dim = 512};
+  const KvLayout own = groups_by_window(layers_of(10, 512, 2, kHeads, wide), &kBFloat16, 8, 10000);
+  ASSERT_EQ(own.groups[0].ids_per_block, 2);
+  const KvLayout both = with_second_model(own, {small, small, small});
+  EXPECT_EQ(both.groups.size(), own.groups.size());
+  EXPECT_EQ(both.places.size(), own.places.size() + 2) << "two layers fill a place";
+  EXPECT_EQ(both.block_bytes(), own.block_bytes() + 2 * 2 * 2 * 8 * 64 * sizeof(int16_t));
+  ASSERT_EQ(both.layers.size(), 15u);
+  EXPECT_EQ(both.layers[13].part, 1);
+  EXPECT_EQ(both.layers[14].group, 0);
+
+  const KvCache cache(both, 4);
+  const KvCache second(cache, 12);
+  EXPECT_EQ(second.layer(2).k.data, cache.layer(14).k.data);
+}
+
+// Blocks that the second model still sees are kept.
+TEST(KvLayout, ASecondModelMaySeeFurther) {
+  const auto window_with = [](int window, int second) {
+    const KvLayout layout = one_group(layers_of(4, window, 0, kHeads, kHeads), &kFloat32, 16);
+    return with_second_model(layout, layers_of(2, second, 0, kHeads, kHeads)).groups[0].window;
+  };
+  EXPECT_EQ(window_with(100, 50), 100);
+  EXPECT_EQ(window_with(100, 200), 200);
+  EXPECT_EQ(window_with(100, 0), 0);
+  EXPECT_EQ(window_with(0, 200), 0);
+}
+
 // One layer without a window among many: there is not one block table per layer.
 TEST(KvLayout, TheNumberOfGroupsIsBounded) {
   const auto layers = layers_of(63, 512, 1, kHeads, kHeads);
@@ -89,8 +119,14 @@ TEST(KvCache, LayersOfAllGroupsKeepTheirBytes) {
   for (int run = 0; run < 50; ++run) {
     const KvShape one{.kv_heads = 1 << random() % 3, .head_dim = 8, .value_dim = 8};
     const KvShape other{.kv_heads = 1 << random() % 3, .head_dim = 8, .value_dim = 8};
-    const auto layers = layers_of(1 + random() % 9, 10, 1 + random() % 5, one, other);
-    const KvLayout layout = groups_by_window(layers, &kFloat32, 8, 1000);
+    auto layers = layers_of(1 + random() % 9, 10, 1 + random() % 5, one, other);
+    KvLayout layout = groups_by_window(layers, &kFloat32, 8, 1000);
+    if (run % 2 == 1) {
+      const KvShape drafts{.kv_heads = 1 << random() % 3, .head_dim = 4, .value_dim = 4};
+      const auto more = layers_of(static_cast<int>(random() % 3), 10, 1, drafts, random() % 2 == 0 ? drafts : one);
+      layout = with_second_model(std::move(layout), more);
+      layers.insert(layers.end(), more.begin(), more.end());
+    }
     const int groups = static_cast<int>(layout.groups.size()), blocks = groups * 3;
     const KvCache cache(layout, blocks);
     std::vector<int> owner(blocks);
