@@ -44,8 +44,8 @@ void add_model(CLI::App& app, EngineOptions& options);
 std::string bundled_model();
 
 // Makes options.model the path of a folder or file. Empty becomes the demo model. A model on the hub is downloaded into
-// the cache if it is not there, with a progress bar on a terminal. A tokenizer on the hub is downloaded, too. Throws
-// Error.
+// the cache if it is not there, with a progress bar on a terminal. A tokenizer and a draft model on the hub are
+// downloaded, too. Throws Error.
 void make_local(EngineOptions& options);
 // Like make_local, for commands that need only a model's configuration, tokenizer and template.
 std::string local_text(const std::string& model);

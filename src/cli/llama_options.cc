@@ -25,6 +25,7 @@ constexpr std::string_view kParts = "--tensor-parallel-size and --pipeline-paral
 constexpr std::string_view kTaskset = "run the server under taskset";
 constexpr std::string_view kRope = "the model's files tell its positions; change rope_scaling in its config.json";
 constexpr std::string_view kDraft = "leave the option out; --speculative-config drafts tokens (speculative.md)";
+constexpr std::string_view kDraftModel = "leave the option out: a draft model runs as the model does (speculative.md)";
 constexpr std::string_view kImages = "leave the option out: models read text only";
 constexpr std::string_view kNoImages = "there are no images, audio or video to process";
 constexpr std::string_view kNoSpeech = "leave the option out: models write text only";
@@ -70,6 +71,12 @@ std::string default_or_positive(const std::string& value) {
 std::string positive(const std::string& value) {
   if (whole_number(value) == 0) refuse(value, "at least 1");
   return value;
+}
+
+std::string draft_tokens(const std::string& value) {
+  const std::optional<int64_t> tokens = whole_number(value);
+  if (!tokens || *tokens < 1 || *tokens > 32) refuse(value, "1 to 32; without drafts, leave the draft model out");
+  return std::to_string(*tokens);
 }
 
 std::string new_tokens(const std::string& value) {
@@ -484,37 +491,46 @@ constexpr ForeignOption kOptions[] = {
     // Speculation
     {"spec-type", kValue, kRefused, "", kDraft, "LLAMA_ARG_SPEC_TYPE", "none"},
     {"spec-default", kFlag, kRefused, "", kDraft, "", "off"},
-    {"model-draft", kValue, kRefused, "", kDraft, "-md --spec-draft-model LLAMA_ARG_SPEC_DRAFT_MODEL"},
-    {"hf-repo-draft", kValue, kRefused, "", kDraft, "-hfd -hfrd --spec-draft-hf LLAMA_ARG_SPEC_DRAFT_HF_REPO"},
-    {"draft-max", kValue, kRefused, "", kDraft, "--draft --draft-n LLAMA_ARG_DRAFT_MAX", "0"},
-    {"draft-min", kValue, kRefused, "", kDraft, "--draft-n-min LLAMA_ARG_DRAFT_MIN", "0"},
-    {"draft-p-min", kValue, kRefused, "", kDraft, "--spec-draft-p-min LLAMA_ARG_SPEC_DRAFT_P_MIN"},
-    {"draft-p-split", kValue, kRefused, "", kDraft, "--spec-draft-p-split LLAMA_ARG_SPEC_DRAFT_P_SPLIT"},
-    {"ctx-size-draft", kValue, kRefused, "", kDraft, "-cd"},
-    {"threads-draft", kValue, kRefused, "", kDraft, "-td --spec-draft-threads"},
-    {"threads-batch-draft", kValue, kRefused, "", kDraft, "-tbd --spec-draft-threads-batch"},
-    {"cpu-mask-draft", kValue, kRefused, "", kDraft, "-Cd --spec-draft-cpu-mask"},
-    {"cpu-range-draft", kValue, kRefused, "", kDraft, "-Crd --spec-draft-cpu-range"},
-    {"cpu-strict-draft", kValue, kRefused, "", kDraft, "--spec-draft-cpu-strict"},
-    {"prio-draft", kValue, kRefused, "", kDraft, "--spec-draft-prio"},
-    {"poll-draft", kValue, kRefused, "", kDraft, "--spec-draft-poll"},
-    {"cpu-mask-batch-draft", kValue, kRefused, "", kDraft, "-Cbd --spec-draft-cpu-mask-batch"},
-    {"cpu-strict-batch-draft", kValue, kRefused, "", kDraft, "--spec-draft-cpu-strict-batch"},
-    {"prio-batch-draft", kValue, kRefused, "", kDraft, "--spec-draft-prio-batch"},
-    {"poll-batch-draft", kValue, kRefused, "", kDraft, "--spec-draft-poll-batch"},
-    {"override-tensor-draft", kValue, kRefused, "", kDraft, "-otd --spec-draft-override-tensor"},
-    {"cpu-moe-draft", kFlag, kRefused, "", kDraft, "-cmoed --spec-draft-cpu-moe LLAMA_ARG_SPEC_DRAFT_CPU_MOE", "off"},
-    {"n-cpu-moe-draft", kValue, kRefused, "", kDraft,
+    {"model-draft", kValue, kWorks, "speculative-config.model", "",
+     "-md --spec-draft-model LLAMA_ARG_SPEC_DRAFT_MODEL"},
+    {"hf-repo-draft", kValue, kWorks, "speculative-config.model", "org/name, or org/name:Q4_K_M",
+     "-hfd -hfrd --spec-draft-hf LLAMA_ARG_SPEC_DRAFT_HF_REPO"},
+    {"draft-max", kValue, kWorks, "speculative-config.num_speculative_tokens", "1 to 32; the default is 4",
+     "--draft --draft-n LLAMA_ARG_DRAFT_MAX", "", draft_tokens},
+    {"draft-min", kValue, kWorks, "speculative-config.draft_n_min", "", "--draft-n-min LLAMA_ARG_DRAFT_MIN"},
+    {"draft-p-min", kValue, kWorks, "speculative-config.draft_p_min", "the default is 0",
+     "--spec-draft-p-min LLAMA_ARG_SPEC_DRAFT_P_MIN"},
+    {"draft-p-split", kValue, kRefused, "", "leave the option out: drafts do not branch",
+     "--spec-draft-p-split LLAMA_ARG_SPEC_DRAFT_P_SPLIT"},
+    {"ctx-size-draft", kValue, kRefused, "", kDraftModel, "-cd"},
+    {"threads-draft", kValue, kRefused, "", kDraftModel, "-td --spec-draft-threads"},
+    {"threads-batch-draft", kValue, kRefused, "", kDraftModel, "-tbd --spec-draft-threads-batch"},
+    {"cpu-mask-draft", kValue, kRefused, "", kDraftModel, "-Cd --spec-draft-cpu-mask"},
+    {"cpu-range-draft", kValue, kRefused, "", kDraftModel, "-Crd --spec-draft-cpu-range"},
+    {"cpu-strict-draft", kValue, kRefused, "", kDraftModel, "--spec-draft-cpu-strict"},
+    {"prio-draft", kValue, kRefused, "", kDraftModel, "--spec-draft-prio"},
+    {"poll-draft", kValue, kRefused, "", kDraftModel, "--spec-draft-poll"},
+    {"cpu-mask-batch-draft", kValue, kRefused, "", kDraftModel, "-Cbd --spec-draft-cpu-mask-batch"},
+    {"cpu-strict-batch-draft", kValue, kRefused, "", kDraftModel, "--spec-draft-cpu-strict-batch"},
+    {"prio-batch-draft", kValue, kRefused, "", kDraftModel, "--spec-draft-prio-batch"},
+    {"poll-batch-draft", kValue, kRefused, "", kDraftModel, "--spec-draft-poll-batch"},
+    {"override-tensor-draft", kValue, kRefused, "", kDraftModel, "-otd --spec-draft-override-tensor"},
+    {"cpu-moe-draft", kFlag, kRefused, "", kDraftModel, "-cmoed --spec-draft-cpu-moe LLAMA_ARG_SPEC_DRAFT_CPU_MOE",
+     "off"},
+    {"n-cpu-moe-draft", kValue, kRefused, "", kDraftModel,
      "-ncmoed --spec-draft-n-cpu-moe --spec-draft-ncmoe LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE"},
-    {"cache-type-k-draft", kValue, kRefused, "", kDraft, "-ctkd --spec-draft-type-k LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"},
-    {"cache-type-v-draft", kValue, kRefused, "", kDraft, "-ctvd --spec-draft-type-v LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"},
-    {"device-draft", kValue, kRefused, "", kDraft, "-devd --spec-draft-device"},
-    {"gpu-layers-draft", kValue, kRefused, "", kDraft,
+    {"cache-type-k-draft", kValue, kRefused, "", kDraftModel,
+     "-ctkd --spec-draft-type-k LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"},
+    {"cache-type-v-draft", kValue, kRefused, "", kDraftModel,
+     "-ctvd --spec-draft-type-v LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"},
+    {"device-draft", kValue, kRefused, "", kDraftModel, "-devd --spec-draft-device"},
+    {"gpu-layers-draft", kValue, kRefused, "", kDraftModel,
      "-ngld --n-gpu-layers-draft --spec-draft-ngl LLAMA_ARG_N_GPU_LAYERS_DRAFT"},
-    {"spec-draft-n-max", kValue, kRefused, "", kDraft, "LLAMA_ARG_SPEC_DRAFT_N_MAX", "0"},
-    {"spec-draft-n-min", kValue, kRefused, "", kDraft, "LLAMA_ARG_SPEC_DRAFT_N_MIN", "0"},
-    {"spec-draft-backend-sampling", kFlag, kRefused, "", kDraft, "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING", "off"},
-    {"spec-draft-sampling", kValue, kRefused, "", kDraft, "LLAMA_ARG_SPEC_DRAFT_SAMPLING"},
+    {"spec-draft-n-max", kValue, kWorks, "speculative-config.num_speculative_tokens", "1 to 32; the default is 4",
+     "LLAMA_ARG_SPEC_DRAFT_N_MAX", "", draft_tokens},
+    {"spec-draft-n-min", kValue, kWorks, "speculative-config.draft_n_min", "", "LLAMA_ARG_SPEC_DRAFT_N_MIN"},
+    {"spec-draft-backend-sampling", kFlag, kRefused, "", kDraftModel, "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING", "off"},
+    {"spec-draft-sampling", kValue, kRefused, "", kDraftModel, "LLAMA_ARG_SPEC_DRAFT_SAMPLING"},
     {"spec-synth-len", kValue, kRefused, "", kDraft, "LLAMA_ARG_SPEC_SYNTH_LEN"},
     {"spec-synth-rates", kValue, kRefused, "", kDraft, "LLAMA_ARG_SPEC_SYNTH_RATES"},
     {"spec-ngram-mod-n-min", kValue, kRefused, "", kDraft},

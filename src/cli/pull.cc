@@ -11,6 +11,7 @@
 #include "cli/load_engine.h"
 #include "hub/download.h"
 #include "sluice/error.h"
+#include "speculative/options.h"
 
 namespace sluice::cli {
 namespace {
@@ -85,6 +86,8 @@ void make_local(EngineOptions& options) {
   options.model =
       options.model.empty() ? bundled_model() : fetch_model(options.model, download_options(options.allow_bin));
   if (!options.tokenizer.empty()) options.tokenizer = local_text(options.tokenizer);
+  const auto drafts = parse_speculative_config(options.speculative_config);
+  if (drafts && !drafts->model.empty()) fetch_model(drafts->model, download_options(options.allow_bin));
 }
 
 std::string local_text(const std::string& model) {

@@ -29,7 +29,8 @@ constexpr std::string_view kKernels = "the backend chooses its kernels; --backen
 constexpr std::string_view kNoCompiler = "kernels are compiled with the program, and graphs are captured as needed";
 constexpr std::string_view kOverlap = "the backend overlaps work by itself; leave the option out";
 constexpr std::string_view kGrammar = "one engine makes all grammars (structured-output.md)";
-constexpr std::string_view kSpeculation = "drafts are made of the text alone (speculative.md); leave the option out";
+constexpr std::string_view kSpeculation =
+    "leave the option out; the keys of --speculative-config say how tokens are drafted (speculative.md)";
 constexpr std::string_view kTransfer = "caches and weights stay in one process; leave the option out";
 constexpr std::string_view kOffload =
     "weights stay on the device; --packed-cache maps them from a file on a CPU, --quantization makes them smaller";
@@ -98,9 +99,8 @@ std::string milliseconds(const std::string& value) { return scaled(value, 86'400
 std::string gibibytes(const std::string& value) { return scaled(value, 1 << 20, 1 << 30, "GiB"); }
 
 // Older versions of vLLM name the method in place of a draft model.
-std::string ngram_method(const std::string& value) {
-  if (value == "[ngram]") return "ngram";
-  throw UsageError(fmt::format("draft models are not supported, but '{}' is one (expected [ngram])", value));
+std::vector<std::string> drafting_words(const std::string& value) {
+  return {value == "[ngram]" ? "--speculative-config.method=ngram" : "--speculative-config.model=" + value};
 }
 
 // vLLM writes an adapter as name=folder or as {"name": ..., "path": ...}.
@@ -536,15 +536,15 @@ constexpr ForeignOption kOptions[] = {
      "balanced"},
 
     // Speculation, transfer and others
-    {"speculative-config", kJson, kWorks, "speculative-config", "the method is ngram", "-sc"},
-    {"spec-method", kValue, kWorks, "speculative-config.method", "the method is ngram"},
-    {"spec-model", kValue, kRefused, "", kSpeculation},
+    {"speculative-config", kJson, kWorks, "speculative-config", "the methods are ngram and draft_model", "-sc"},
+    {"spec-method", kValue, kWorks, "speculative-config.method", "ngram or draft_model"},
+    {"spec-model", kValue, kWorks, "speculative-config.model", ""},
     {"spec-tokens", kValue, kWorks, "speculative-config.num_speculative_tokens", ""},
-    {"speculative-model", kValue, kWorks, "speculative-config.method", "[ngram] is the method ngram", "", "",
-     ngram_method},
+    {"speculative-model", kValue, kWorks, "speculative-config.model", "[ngram] is the method ngram", "", "", nullptr,
+     "", "", "", drafting_words},
     {"speculative-model-quantization", kValue, kRefused, "", kSpeculation},
     {"num-speculative-tokens", kValue, kWorks, "speculative-config.num_speculative_tokens", ""},
-    {"speculative-draft-tensor-parallel-size", kValue, kRefused, "", kSpeculation},
+    {"speculative-draft-tensor-parallel-size", kValue, kWorks, "speculative-config.draft_tensor_parallel_size", "1"},
     {"speculative-disable-mqa-scorer", kFlag, kRefused, "", kSpeculation, "", "off"},
     {"speculative-max-model-len", kValue, kRefused, "", kSpeculation},
     {"speculative-disable-by-batch-size", kValue, kRefused, "", kSpeculation},

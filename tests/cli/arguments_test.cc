@@ -152,7 +152,14 @@ TEST(Arguments, JsonInOnePieceOrInParts) {
                          "--ngram-prompt-lookup-max", "3"},
                         "--speculative-config"),
               ElementsAre(R"({"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":3})"));
-  EXPECT_THAT(error_of({"serve", "--speculative-model", "org/draft"}), HasSubstr("draft models are not supported"));
+  EXPECT_THAT(
+      values_of({"serve", "--speculative-model", "org/draft", "--num-speculative-tokens", "4"}, "--speculative-config"),
+      ElementsAre(R"({"model":"org/draft","num_speculative_tokens":4})"));
+  EXPECT_THAT(values_of({"serve", "-md", "folder", "--draft-max", "8", "--draft-min", "1", "--draft-p-min", "0.75"},
+                        "--speculative-config"),
+              ElementsAre(R"({"model":"folder","num_speculative_tokens":8,"draft_n_min":1,"draft_p_min":0.75})"));
+  EXPECT_THAT(values_of({"serve", "-hfd", "org/draft:Q4_K_M", "--spec-draft-n-max", "2"}, "--speculative-config"),
+              ElementsAre(R"({"model":"org/draft:Q4_K_M","num_speculative_tokens":2})"));
 }
 
 TEST(Arguments, ListsAreSeveralWordsOrJson) {
@@ -277,7 +284,7 @@ TEST(Arguments, IntegersOfLlamaServerAtTheirEdges) {
       {"-cram", "nothing", "nothing", "nothing"},
       {"--embd-normalize", "error: send normalize: false", "error: not supported", "error: not supported"},
       {"--reasoning-budget", "nothing", "error: send thinking_token_budget", "error: send thinking_token_budget"},
-      {"--draft-max", "error: not supported", "nothing", "error: not supported"},
+      {"--draft-max", "error: expected 1 to 32", "error: expected 1 to 32", "error: expected 1 to 32"},
       {"--yarn-orig-ctx", "error: not supported", "nothing", "error: not supported"},
       {"--top-k", sampling + R"({"top_k":0})", sampling + R"({"top_k":0})", "error: at most 2147483647"},
       {"--repeat-last-n", sampling + R"({"repeat_last_n":-1})", sampling + R"({"repeat_last_n":0})",
