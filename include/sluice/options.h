@@ -213,8 +213,8 @@ void visit(V&& v, EngineOptions& o) {
   v("context-keep", o.context_keep, "tokens at the start of a prompt that stay then (-1: the whole prompt)");
   v("jump-ahead", o.jump_ahead, "compute text that a grammar forces without sampling its tokens");
   v("speculative-config", o.speculative_config,
-    "JSON object: draft tokens that the model checks together, for example {\"method\": \"ngram\", "
-    "\"num_speculative_tokens\": 4} (speculative.md)");
+    "JSON object: draft tokens that the model checks together, for example {\"model\": \"DRAFT\"} or {\"method\": "
+    "\"ngram\", \"num_speculative_tokens\": 4} (speculative.md)");
   v("scheduling-policy", o.scheduling_policy,
     "order of waiting requests: fcfs (in turns among API keys), priority, or another policy of the build");
   v("enable-lora", o.enable_lora, "let requests use adapters (LoRA) of the model");
