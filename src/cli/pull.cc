@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "cli/command.h"
 #include "cli/load_engine.h"
+#include "engine/load_draft.h"
 #include "hub/download.h"
 #include "sluice/error.h"
 #include "speculative/options.h"
@@ -87,7 +88,12 @@ void make_local(EngineOptions& options) {
       options.model.empty() ? bundled_model() : fetch_model(options.model, download_options(options.allow_bin));
   if (!options.tokenizer.empty()) options.tokenizer = local_text(options.tokenizer);
   const auto drafts = parse_speculative_config(options.speculative_config);
-  if (drafts && !drafts->model.empty()) fetch_model(drafts->model, download_options(options.allow_bin));
+  if (!drafts || drafts->model.empty()) return;
+  try {
+    fetch_model(drafts->model, download_options(options.allow_bin));
+  } catch (const Error& e) {
+    throw draft_model_error(e);
+  }
 }
 
 std::string local_text(const std::string& model) {

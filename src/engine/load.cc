@@ -17,14 +17,14 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/registry.h"
+#include "engine/load_draft.h"
+#include "engine/load_parts.h"
 #include "engine/option_checks.h"
 #include "engine/packed_cache.h"
 #include "engine/ranks.h"
 #include "engine/replicas.h"
 #include "engine/row_mover.h"
-#include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/size_limits.h"
-#include "nn/loading/stage.h"
 #include "quant/groups.h"
 #include "scheduler/scheduler.h"
 #include "sluice/error.h"
@@ -35,16 +35,6 @@ namespace {
 constexpr size_t kBookkeeping = 512;      // bytes per block besides keys and values
 constexpr int64_t kMostNames = 1 << 17;   // most blocks of a model without keys and values
 constexpr size_t kHeadroom = 256u << 20;  // bytes left for text, connections and thread stacks, or a device's driver
-
-DType parse_dtype(std::string_view option, const std::string& name, DType automatic, std::string_view others = "") {
-  if (name == "auto") return automatic;
-  for (DType type : {&kFloat32, &kBFloat16, &kFloat16}) {
-    if (type->name == name) return type;
-  }
-  throw Error(ErrorCode::kInvalidRequest,
-              fmt::format("--{}: unknown value '{}' (expected one of: auto, float32, bfloat16, float16{})", option,
-                          name, others));
-}
 
 // Adapters are computed in bf16 or fp32.
 DType parse_lora_dtype(const std::string& name, DType compute) {
@@ -102,45 +92,6 @@ DType parse_quantization(const std::string& name, const Config& config) {
               fmt::format("--quantization: unknown value '{}' (expected one of: none, fp8{})", name, known));
 }
 
-// Returns the checkpoint's own type: the one in config.json, or else the type of the first stored matrix.
-DType checkpoint_dtype(const Checkpoint& checkpoint) {
-  const std::string modern = checkpoint.config.get("dtype", std::string());
-  const std::string old = checkpoint.config.get("torch_dtype", std::string());
-  if (!modern.empty() && !old.empty() && modern != old) {
-    checkpoint.config.refuse("torch_dtype", fmt::format("'{}' contradicts dtype '{}'", old, modern));
-  }
-  const std::string& said = modern.empty() ? old : modern;
-  if (!said.empty() && said != "auto") return parse_dtype("dtype", said, nullptr);
-  for (const auto& [name, entry] : checkpoint.tensors()) {
-    if (entry.shape.rank() == 2) return entry.dtype;
-  }
-  return &kFloat32;
-}
-
-bool plain_weight(const std::string_view name) {
-  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".masked_bias") || name.ends_with(".attn.bias") ||
-         name.ends_with(".attention.bias");
-}
-
-// Throws one Error that lists all tensors and settings that the model family did not use.
-void check_all_used(const Config& config, const LoadContext& context) {
-  std::string problems;
-  try {
-    context.finish(plain_weight);
-  } catch (const Error& e) {
-    problems = e.what();
-  }
-  std::string names;
-  for (const std::string& key : unknown_config_keys(config, find_family(config).ignored)) {
-    names += (names.empty() ? "" : ", ") + key;
-  }
-  if (!names.empty()) {
-    problems += fmt::format("{}{}: {} not understood for this architecture", problems.empty() ? "" : "\n",
-                            config.origin(), names);
-  }
-  if (!problems.empty()) throw Error(ErrorCode::kUnsupportedModel, problems);
-}
-
 // Returns the task of --task. With "auto" it is the task that the model was made for: embed if the checkpoint has
 // sentence-transformers pooling files. With "pooling", a model that was made to generate embeds.
 Task choose_task(const std::string& asked, const Checkpoint& checkpoint) {
@@ -161,22 +112,6 @@ Task choose_task(const std::string& asked, const Checkpoint& checkpoint) {
 std::unique_ptr<LoraSites> make_sites(const LoadPlan& plan, bool dry) {
   if (plan.adapters.slots == 0) return nullptr;
   return std::make_unique<LoraSites>(plan.adapters, dry, plan.device->memory());
-}
-
-std::unique_ptr<Model> build(const LoadPlan& plan, LoadContext& context, int max_len) {
-  const Config& config = plan.checkpoint->config;
-  const ModelFamily& family = find_family(config);
-  context.task = plan.task;
-  std::unique_ptr<Model> model = family.build(config, context, max_len);
-  if (plan.task == Task::kEmbed) {
-    const OtherStage of_last(context, !context.stage.last());
-    Pooler pooler{
-        .pooling = plan.embedding.pooling.value_or(family.encoder ? ops::Pooling::kMean : ops::Pooling::kLast),
-        .dense = load_dense(plan.embedding, context, model->shape().width)};
-    model = pooled_model(std::move(model), std::move(pooler));
-  }
-  check_all_used(config, context);
-  return model;
 }
 
 // Where a rank computes: the first on the device that the options name, the others on the devices after it, in turn.
@@ -203,16 +138,6 @@ size_t usable_memory(const Memory& memory, double utilization) {
   const auto most = static_cast<size_t>(utilization * static_cast<double>(memory.total()));
   const size_t used = memory.total() - memory.available();
   return most > used ? most - used : 0;
-}
-
-// Returns the bytes that the backend's ops need besides their tensors.
-size_t workspace(const LoadPlan& plan, const LoadContext& context, int longest) {
-  return plan.device->workspace_bytes({.tokens = plan.step_tokens,
-                                       .sequences = plan.max_num_seqs,
-                                       .length = longest,
-                                       .widest_matmul = context.widest_matmul,
-                                       .attention_heads = context.attention_heads,
-                                       .attention_value_dim = context.attention_value_dim});
 }
 
 // Plans the slots for recurrent states: one for every sequence that may run, and as many again for snapshots at the
@@ -284,14 +209,6 @@ void agree(LoadPlan& plan) {
   }
 }
 
-// Arena bytes of a step: the model's, what its layers take to exchange with other ranks, and the results of the last
-// stage of a pipeline.
-size_t step_bytes(const Model& model, const LoadContext& context, int tokens, int rows) {
-  const auto floats = [](int64_t count) { return count > 0 ? static_cast<size_t>(count) * sizeof(float) + 64 : 0; };
-  const int64_t results = context.stage.many() ? int64_t{rows} * model.shape().width : 0;
-  return model.activation_bytes(tokens, rows) + floats(context.widest_exchange * tokens) + floats(results);
-}
-
 // Plans the sequence length and the number of blocks. Sizes set by options are used exactly; others become what fits.
 void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes) {
   const int asked = options.max_model_len;
@@ -360,8 +277,8 @@ void plan_whole_texts(const EngineOptions& options, LoadPlan& plan, const Model&
   for (plan.max_model_len = wanted;; plan.max_model_len /= 2) {
     plan.step_tokens = std::max(budget, plan.max_model_len);
     plan.blocks = plan.step_tokens / options.block_size + plan.max_num_seqs;  // a sequence wastes less than a block
-    step =
-        step_bytes(model, context, plan.step_tokens, plan.max_num_seqs) + workspace(plan, context, plan.max_model_len);
+    step = step_bytes(model, context, plan.step_tokens, plan.max_num_seqs) +
+           workspace_bytes(plan, context, plan.max_model_len);
     const size_t bytes = step + block_bytes * plan.blocks;
     if (bytes <= (asked > 0 ? free_bytes : free_bytes / 2)) break;
     if (asked > 0 || plan.max_model_len < 2) {
@@ -410,43 +327,6 @@ void plan_rows(const EngineOptions& options, LoadPlan& plan) {
   }
 }
 
-[[noreturn]] void refuse_drafts(const std::string& why) {
-  throw Error(ErrorCode::kUnsupportedModel, "--speculative-config cannot be used: " + why);
-}
-
-// Leaves room for the logits of drafts, with which some sequences have several rows in a step.
-void plan_drafts(const std::string& model, LoadPlan& plan) {
-  if (!plan.drafts) return;
-  if (plan.task != Task::kGenerate) refuse_drafts("the model does not generate text");
-  if (!plan.shape.state.empty()) refuse_drafts(model + " has recurrent layers, whose state cannot go back");
-  constexpr int kDrafting = 16;  // sequences that may have a whole draft in the same step
-  plan.logit_rows = std::max(plan.logit_rows, std::min(plan.max_num_seqs, kDrafting) * (plan.drafts->tokens + 1));
-}
-
-LoadContext context_for(const EngineOptions& options, const LoadPlan& plan, LoraSites* sites, bool dry) {
-  return {.checkpoint = *plan.checkpoint,
-          .queue = *plan.queue,
-          .dtype = plan.dtype,
-          .quantization = plan.quantization,
-          .quantize_head = options.quantize_head,
-          .fp8_activations = plan.fp8_activations,
-          .dry = dry,
-          .keep_types = plan.keep_types,
-          .ranks = plan.ranks,
-          .expert_parallel = options.enable_expert_parallel,
-          .stage = plan.stage,
-          .lora = sites};
-}
-
-// Takes over what a dry build says.
-void note_model(LoadPlan& plan, const Model& model, LoadContext& context) {
-  plan.shape = model.shape();
-  plan.parameters = context.parameters;
-  plan.weight_bytes = context.weight_bytes;
-  plan.packed_sizes = std::move(context.packed_sizes);
-  plan.packed_layout = std::move(context.packed_layout);
-}
-
 bool fp8_activations(const EngineOptions& options, const Checkpoint& checkpoint) {
   const std::string& asked = options.activation_quantization;
   if (asked != "auto" && asked != "none" && asked != "fp8") {
@@ -454,110 +334,6 @@ bool fp8_activations(const EngineOptions& options, const Checkpoint& checkpoint)
                 fmt::format("--activation-quantization: unknown value '{}' (expected one of: auto, none, fp8)", asked));
   }
   return asked == "fp8" || (asked == "auto" && (checkpoint.fp8_activations || options.quantization == "fp8"));
-}
-
-// Memory of the draft model's steps.
-struct DraftSizes {
-  size_t step = 0, workspace = 0;
-};
-
-DraftSizes sizes_of_draft(const Model& model, const LoadContext& context, const LoadPlan& draft, int longest) {
-  return {.step = step_bytes(model, context, draft.step_tokens, draft.logit_rows),
-          .workspace = workspace(draft, context, longest)};
-}
-
-// The plan of the model that drafts, without blocks. It computes what `plan` computes, and a token more of a sequence
-// that it has not seen.
-LoadPlan plan_draft_model(const EngineOptions& options, const LoadPlan& plan, DraftSizes& sizes) {
-  LoadPlan draft;
-  draft.checkpoint = open_checkpoint(plan.drafts->model, {.allow_bin = options.allow_bin});
-  check_sizes(*draft.checkpoint);
-  draft.backend = plan.backend;
-  draft.device = plan.device;
-  draft.queue = plan.queue;
-  draft.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*draft.checkpoint));
-  draft.fp8_activations = draft.checkpoint->fp8_activations;
-  draft.keep_types = options.dtype == "auto" && draft.checkpoint->keep_types;
-  draft.kv_dtype = plan.kv_dtype;
-  draft.block_size = plan.block_size;
-  draft.max_num_seqs = draft.logit_rows = plan.max_num_seqs;
-  draft.step_tokens = plan.step_tokens + plan.max_num_seqs;
-  LoadContext context = context_for(options, draft, nullptr, /*dry=*/true);
-  const std::unique_ptr<Model> model = build(draft, context, options.max_model_len);
-  note_model(draft, *model, context);
-  const auto refuse = [](const std::string& why) { throw Error(ErrorCode::kUnsupportedModel, why); };
-  if (!draft.shape.state.empty()) refuse("its layers are recurrent, and their state cannot go back");
-  if (draft.shape.vocab != plan.shape.vocab) {
-    refuse(
-        fmt::format("its vocabulary has {} tokens (expected {}, as the model's)", draft.shape.vocab, plan.shape.vocab));
-  }
-  sizes = sizes_of_draft(*model, context, draft, draft.shape.max_positions);
-  return draft;
-}
-
-// Prompts that either model distinguishes have no blocks in common.
-void join_rope_classes(ModelShape& shape, const ModelShape& draft) {
-  constexpr int kMostClasses = 1 << 8;
-  shape.rope_class = [own = shape.rope_class, other = draft.rope_class](int prompt_len) {
-    return own(prompt_len) + kMostClasses * other(prompt_len);
-  };
-}
-
-// Adds the model that drafts to the plan, if there is one.
-DraftSizes plan_draft(const EngineOptions& options, LoadPlan& plan) {
-  DraftSizes sizes;
-  if (!plan.drafts || plan.drafts->model.empty()) return sizes;
-  try {
-    plan.draft = std::make_shared<const LoadPlan>(plan_draft_model(options, plan, sizes));
-  } catch (const Error& e) {
-    throw Error(e.code, fmt::format("--speculative-config: the draft model: {}", e.what()), "speculative-config", "");
-  }
-  plan.memory.rows.push_back(
-      {"draft weights", plan.draft->weight_bytes,
-       fmt::format("{} parameters as {}", plan.draft->parameters, plan.draft->weight_type()->name)});
-  plan.memory.rows.push_back(
-      {"draft step", sizes.step,
-       fmt::format("activations of {} tokens, logits of {} rows", plan.draft->step_tokens, plan.draft->logit_rows)});
-  join_rope_classes(plan.shape, plan.draft->shape);
-  return sizes;
-}
-
-// Gives the draft model the plan's blocks.
-void share_blocks(LoadPlan& plan) {
-  if (plan.draft == nullptr) return;
-  if (plan.draft->shape.max_positions < plan.max_model_len) {
-    refuse_drafts(fmt::format(
-        "the draft model {} has {} positions, and a sequence has up to {} tokens (expected "
-        "--max-model-len {} or less)",
-        plan.drafts->model, plan.draft->shape.max_positions, plan.max_model_len, plan.draft->shape.max_positions));
-  }
-  auto draft = std::make_shared<LoadPlan>(*plan.draft);
-  draft->max_model_len = plan.max_model_len;
-  draft->kv = plan.kv;
-  draft->blocks = plan.blocks;
-  plan.draft = std::move(draft);
-}
-
-// Loads the model that drafts. Its keys and values are in blocks of `whole`.
-std::unique_ptr<LoadedModel> load_draft(const EngineOptions& options, const LoadPlan& plan, const KvCache& whole) {
-  if (plan.draft == nullptr) return nullptr;
-  auto loaded = std::make_unique<LoadedModel>(LoadedModel{.plan = *plan.draft,
-                                                          .packed = nullptr,
-                                                          .adapters = nullptr,
-                                                          .model = nullptr,
-                                                          .kv = nullptr,
-                                                          .states = nullptr,
-                                                          .arena = nullptr});
-  const LoadPlan& draft = loaded->plan;
-  LoadContext context = context_for(options, draft, nullptr, /*dry=*/false);
-  loaded->model = build(draft, context, draft.max_model_len);
-  draft.checkpoint->check_files();
-  const DraftSizes sizes = sizes_of_draft(*loaded->model, context, draft, draft.max_model_len);
-  loaded->kv = std::make_unique<KvCache>(whole, plan.shape.kv.size());
-  loaded->states = std::make_unique<StateCache>(draft.shape.state, 0, draft.device->memory());
-  loaded->arena = std::make_unique<Arena>(sizes.step, draft.device->memory());
-  draft.queue->reserve_workspace(sizes.workspace);
-  return loaded;
 }
 
 // Adds the memory plan's rows for the weights. Pages of a packed file are not counted as used memory.
@@ -666,7 +442,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
 
   const std::unique_ptr<LoraSites> sites = make_sites(plan, /*dry=*/true);
   LoadContext context = context_for(options, plan, sites.get(), /*dry=*/true);
-  const std::unique_ptr<Model> model = build(plan, context, options.max_model_len);
+  const std::unique_ptr<Model> model = build_model(plan, context, options.max_model_len);
   note_model(plan, *model, context);
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
   plan_drafts(options.model, plan);
@@ -698,10 +474,10 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
     return plan;
   }
   if (keeps_rows(options)) plan_rows(options, plan);
-  const DraftSizes draft = plan_draft(options, plan);
+  const size_t workspace_of_draft = plan_draft(options, plan);
   const int longest = options.max_model_len > 0 ? options.max_model_len : plan.shape.max_positions;
   const size_t step = step_bytes(*model, context, plan.step_tokens, plan.logit_rows) +
-                      std::max(workspace(plan, context, longest), draft.workspace);
+                      std::max(workspace_bytes(plan, context, longest), workspace_of_draft);
   memory.rows.push_back(
       {"step", step, fmt::format("activations of {} tokens, logits of {} rows", plan.step_tokens, plan.logit_rows)});
   const size_t fixed = memory.total() + kHeadroom;
@@ -782,7 +558,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   context.packed = loaded.packed;
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (events.progress) context.progress = [&](size_t done) { events.progress(static_cast<double>(done) / total); };
-  loaded.model = build(plan, context, plan.max_model_len);
+  loaded.model = build_model(plan, context, plan.max_model_len);
   plan.checkpoint->check_files();  // zeros in place of lost pages must not get into the packed file
   if (loaded.packed != nullptr) {
     on_all_ranks(ranks, [&] {
@@ -795,7 +571,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   const int slots = plan.state_slots > 0 ? plan.state_slots + spare : 0;
   loaded.states = std::make_unique<StateCache>(plan.shape.state, slots, memory);
   loaded.arena = std::make_unique<Arena>(step_bytes(*loaded.model, context, plan.step_tokens, plan.logit_rows), memory);
-  plan.queue->reserve_workspace(workspace(plan, context, plan.max_model_len));
+  plan.queue->reserve_workspace(workspace_bytes(plan, context, plan.max_model_len));
   loaded.draft = load_draft(options, plan, *loaded.kv);
   loaded.check_files();
   if (loaded.packed != nullptr) loaded.packed->start_check();

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/json.h"
+#include "engine/load_draft.h"
 #include "engine/sampling_defaults.h"
 #include "sluice/error.h"
 
@@ -85,18 +86,24 @@ TextEnds load_text_ends(const EngineOptions& options, const Checkpoint& checkpoi
   return ends;
 }
 
+static std::unique_ptr<Tokenizer> load_draft_tokenizer(const Checkpoint& draft) {
+  try {
+    return load_tokenizer({}, draft);
+  } catch (const Error& e) {
+    throw draft_model_error(e);
+  }
+}
+
 void check_same_tokens(const Tokenizer& tokenizer, const Checkpoint& draft) {
-  const std::unique_ptr<Tokenizer> other = load_tokenizer({}, draft);
+  const std::unique_ptr<Tokenizer> other = load_draft_tokenizer(draft);
   const int tokens = std::max(tokenizer.vocab_size(), other->vocab_size());
   for (TokenId id = 0; id < tokens; ++id) {
     const std::string_view own = tokenizer.token_text(id), drafted = other->token_text(id);
     if (own == drafted) continue;
-    throw Error(
-        ErrorCode::kUnsupportedModel,
-        fmt::format("--speculative-config: the tokenizer of the draft model {} differs from the model's: token {} "
-                    "is '{}' (expected '{}')",
-                    draft.folder, id, drafted, own),
-        "speculative-config", "");
+    throw draft_model_error({ErrorCode::kUnsupportedModel,
+                             fmt::format("its tokenizer differs from the model's: token {} of {} is '{}' (expected "
+                                         "'{}')",
+                                         id, draft.folder, drafted, own)});
   }
 }
 

@@ -32,7 +32,6 @@ def run(*arguments, env=None, **options):
         (["serve", MODEL, "-ngl", "20"], "-ngl: '20' is not supported (expected all, auto or at least 99"),
         (["serve", MODEL, "--temp", "3"], "--temp: expected a number of at least 0 and at most 2, but got 3"),
         (["serve", MODEL, "--draft-p-split", "0.1"], "--draft-p-split 0.1: not supported: leave the option out"),
-        (["serve", MODEL, "-md", "/nowhere", "--port", "0"], "--speculative-config: the draft model: /nowhere"),
         (["serve", MODEL, "--dtype", "int3"], "--dtype: int3 not in"),
         (["pull"], "model is required"),
     ],

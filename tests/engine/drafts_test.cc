@@ -224,8 +224,8 @@ TEST(DraftModelEngine, WhatCannotDraftIsRefused) {
   edit("config.json", "\"max_position_embeddings\": 128", "\"max_position_embeddings\": 2048");
   EXPECT_EQ(error_of(with_drafts(folder)), "");
   edit("tokenizer.json", "\"content\": \"<|im_start|>\"", "\"content\": \"<|im_begin|>\"");
-  EXPECT_THAT(error_of(with_drafts(folder)),
-              AllOf(HasSubstr("tokenizer of the draft model"), HasSubstr("'<|im_begin|>' (expected '<|im_start|>')")));
+  EXPECT_THAT(error_of(with_drafts(folder)), AllOf(HasSubstr("the draft model: its tokenizer"),
+                                                   HasSubstr("'<|im_begin|>' (expected '<|im_start|>')")));
   fs::remove(fs::path(folder) / "model.safetensors");
   EXPECT_THAT(error_of(with_drafts(folder)), StartsWith("--speculative-config: the draft model: "));
 
