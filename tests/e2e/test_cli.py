@@ -120,6 +120,22 @@ def test_llama_server_command_line():
         assert len(notes) == 3 and not any("CTX_SIZE" in line for line in server.lines)
 
 
+def test_draft_model_of_a_llama_server_command_line():
+    request = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}],
+               "max_tokens": 60, "temperature": 0.8, "seed": 1}  # fmt: skip
+    answers = []
+    draft = MODEL.parent / "minnow-1m-draft"
+    for arguments in ([], ["-md", str(draft), "--draft-max", "3", "--draft-p-min", "0.3"]):
+        with Server(*arguments) as server:
+            answers += [httpx.post(server.url + "/v1/chat/completions", json=request).json()["choices"] for _ in "12"]
+            metrics = httpx.get(server.url + "/metrics").text  # those of the second answer may be missing
+    assert answers[0] == answers[2]
+    accepted = [line for line in metrics.splitlines() if line.startswith("vllm:spec_decode_num_accepted_tokens_total")]
+    assert float(accepted[0].split()[-1]) > 10
+    done = run("serve", MODEL, "-md", "/nowhere", "--port", "0")
+    assert done.returncode == 1 and "--speculative-config: the draft model: /nowhere" in done.stderr
+
+
 def test_model_of_a_file(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({"model": str(MODEL)}))
