@@ -86,6 +86,15 @@ bool is_about_stored_answers(const HttpRequest& request) {
   return false;
 }
 
+// The session that a path names, as JSON text: /v1/sessions/ID or /v1/sessions/ID/prefetch. Empty for other paths.
+std::string session_of(std::string_view path) {
+  constexpr std::string_view kSessions = "/v1/sessions/", kPrefetch = "/prefetch";
+  if (!path.starts_with(kSessions)) return "";
+  path.remove_prefix(kSessions.size());
+  if (path.ends_with(kPrefetch)) path.remove_suffix(kPrefetch.size());
+  return dump_json(server::percent_decode(path));
+}
+
 // Whether the prompt of a request may be computed by another server than the one that answers.
 bool may_be_split(const HttpRequest& request) {
   return request.method == "POST" && (request.path == "/v1/completions" || request.path == "/v1/chat/completions" ||
@@ -115,8 +124,9 @@ Forward::Forward(RouteContext& context, HttpRequest request, std::shared_ptr<Htt
   body_ = std::shared_ptr<const std::string>(held, &held->text);
   prompt_ = read_prompt(*body_);
   const auto header = request_.header("X-Session-Id");
-  session_ = header && !header->empty() ? std::string(*header) : prompt_.session;
-  sticky_ = prompt_.stores || is_about_stored_answers(request_);
+  const std::string named = session_of(request_.path);
+  session_ = header && !header->empty() ? std::string(*header) : named.empty() ? prompt_.session : named;
+  sticky_ = prompt_.sticky || !named.empty() || is_about_stored_answers(request_);
   weight_ = weight_of(body_->size());
 }
 

@@ -32,7 +32,7 @@ std::vector<ChainHash> hash_chain(std::string_view model, std::string_view text)
 
 Prompt read_prompt(std::string_view body) {
   constexpr std::string_view kTexts[] = {"tools", "system", "instructions", "messages", "prompt", "input", "inputs"};
-  constexpr std::string_view kSessions[] = {"prompt_cache_key", "session_id", "user"};
+  constexpr std::string_view kSessions[] = {"session_id", "prompt_cache_key", "user"};
   std::string_view model, texts[std::size(kTexts)], sessions[std::size(kSessions)];
   Prompt prompt;
   MemberScanner scanner(body);
@@ -44,7 +44,7 @@ Prompt read_prompt(std::string_view body) {
       if (value.size() > 2 && value.front() == '"') sessions[at - kSessions] = value;
     }
     if (name == "model") model = value;
-    if (name == "previous_response_id" || (name == "store" && value == "true")) prompt.stores = true;
+    if (name == "previous_response_id" || (name == "store" && value == "true")) prompt.sticky = true;
   }
   std::string text;
   for (const std::string_view value : texts) {
@@ -53,6 +53,7 @@ Prompt read_prompt(std::string_view body) {
     if (text.size() == kMaxPromptBytes) break;
   }
   prompt.chain = hash_chain(model, text);
+  if (!sessions[0].empty()) prompt.sticky = true;
   for (const std::string_view session : sessions) {
     if (prompt.session.empty()) prompt.session = session;
   }

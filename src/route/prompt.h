@@ -13,8 +13,10 @@ namespace sluice::route {
 struct Prompt {
   // One hash per block of the text; the first one covers the model, too. A last block that is not full has no hash.
   std::vector<ChainHash> chain;
-  std::string session;  // JSON text of prompt_cache_key, session_id or user, the first that is there; may be empty
-  bool stores = false;  // one replica has the answer that the body names (previous_response_id), or keeps this one
+  std::string session;  // JSON text of session_id, prompt_cache_key or user, the first that is there; may be empty
+  // Whether one replica has what the request needs, or keeps it: the answer that the body names (previous_response_id),
+  // this answer, or the cached tokens of a session_id.
+  bool sticky = false;
 };
 
 inline constexpr size_t kBlockBytes = 256;

@@ -65,13 +65,16 @@ TEST(Prompt, IsBounded) {
 TEST(Prompt, ReadsSessions) {
   EXPECT_EQ(read_prompt(R"({"user": "u"})").session, "\"u\"");
   EXPECT_EQ(read_prompt(R"({"user": "u", "session_id": "s"})").session, "\"s\"");
-  EXPECT_EQ(read_prompt(R"({"user": "u", "prompt_cache_key": "k", "session_id": "s"})").session, "\"k\"");
+  EXPECT_EQ(read_prompt(R"({"user": "u", "prompt_cache_key": "k", "session_id": "s"})").session, "\"s\"");
+  EXPECT_EQ(read_prompt(R"({"user": "u", "prompt_cache_key": "k"})").session, "\"k\"");
   EXPECT_EQ(read_prompt(R"({"user": "", "session_id": null})").session, "");
   EXPECT_EQ(read_prompt(R"({"metadata": {"user": "u"}})").session, "");
-  EXPECT_TRUE(read_prompt(R"({"previous_response_id": "resp_1"})").stores);
-  EXPECT_FALSE(read_prompt(R"({"previous_response_id": null})").stores);
-  EXPECT_TRUE(read_prompt(R"({"store": true})").stores);
-  EXPECT_FALSE(read_prompt(R"({"store": false})").stores);
+  EXPECT_TRUE(read_prompt(R"({"previous_response_id": "resp_1"})").sticky);
+  EXPECT_FALSE(read_prompt(R"({"previous_response_id": null})").sticky);
+  EXPECT_TRUE(read_prompt(R"({"store": true})").sticky);
+  EXPECT_FALSE(read_prompt(R"({"store": false})").sticky);
+  EXPECT_TRUE(read_prompt(R"({"session_id": "s"})").sticky);
+  EXPECT_FALSE(read_prompt(R"({"user": "u", "prompt_cache_key": "k", "session_id": null})").sticky);
 }
 
 TEST(Prompt, QuotesBackslashesAndBracketsInStrings) {
