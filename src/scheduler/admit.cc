@@ -130,7 +130,8 @@ void Scheduler::finish_transfer(uint64_t transfer, std::span<const int> failed) 
 void Scheduler::finish_loads() {
   for (const RowStore::Load& load : pools_.store.take_loads()) {
     if (auto prefetch = prefetches_.extract(load.number)) {
-      finish_prefetch(std::move(prefetch.mapped()), load.failed);
+      const bool failed = load.failed || prefetch.mapped().forgotten;
+      finish_prefetch(std::move(prefetch.mapped()), failed);
       continue;
     }
     const auto [sequence, first] = loads_.extract(load.number).mapped();
@@ -154,6 +155,7 @@ void Scheduler::finish_loads() {
 void Scheduler::reset_prefix_cache() {
   pools_.sessions.end_all();
   session_texts_.clear();
+  for (auto& [load, prefetch] : prefetches_) prefetch.forgotten = true;
   exports_.clear();
   pools_.blocks.reset_prefix_cache();
   pools_.store.clear();

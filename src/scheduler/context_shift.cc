@@ -24,6 +24,7 @@ void Scheduler::shift_context(Sequence& sequence) {
       std::min(sequence.memory.hashes.size(), static_cast<size_t>(keep / options_.block_size)));
   sequence.memory.snapshot_at = 0;
   sequence.computed = 0;
+  sequence.unseen = false;
   sequence.blocks_stable_until = 0;
 
   const auto first = sequence.tokens.begin() + keep;

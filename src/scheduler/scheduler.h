@@ -275,6 +275,7 @@ class Scheduler {
     std::string session{};
     SessionText text{};
     SequenceMemory memory{};
+    bool forgotten = false;  // the prefix cache was reset meanwhile
   };
   void remember_session(const Sequence& sequence, Sessions::Time expires);
   void finish_prefetch(Prefetch prefetch, bool failed);

@@ -383,6 +383,7 @@ std::vector<float> logits_of_ranks(const TempFolder& folder, int ranks, const ch
   options.kv_cache_memory_bytes = 16 << 20;
   options.max_num_seqs = 64;
   options.tensor_parallel_size = ranks;
+  options.activation_quantization = "none";
   RankGroup group(options);
   std::vector<float> values;
   for_each_logits(group.runner(), group.plan(), options.block_size, some_ids(), 16,

@@ -251,12 +251,12 @@ TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
   all[1].weights = &kFloat16;
   // Experts: of one row, whose inputs need padding or not; of several rows.
   all.push_back({.inner = 48, .experts = 4, .top_k = 2});
-  all.push_back({.hidden = 512, .heads = 4, .head_dim = 64, .inner = 768, .experts = 60, .top_k = 8});
+  all.push_back({.hidden = 512, .heads = 4, .head_dim = 64, .inner = 768, .experts = 20, .top_k = 8});
   all.push_back({.hidden = 256, .inner = 80, .head_norms = true, .experts = 200, .top_k = 3, .normalized = false});
   all.push_back({.rows = 2, .hidden = 256, .inner = 256, .experts = 8, .top_k = 2});
-  all.push_back({.rows = 4, .hidden = 640, .inner = 96, .experts = 130, .top_k = 2, .shared = true});
+  all.push_back({.rows = 4, .hidden = 640, .inner = 96, .layers = 1, .experts = 130, .top_k = 1, .shared = true});
   all.push_back({.rows = 5, .hidden = 256, .inner = 256, .experts = 8, .top_k = 2});
-  all.push_back({.hidden = 512, .inner = 256, .layers = 4, .experts = 20, .top_k = 4, .shared = true});
+  all.push_back({.hidden = 512, .inner = 256, .experts = 20, .top_k = 4, .shared = true});
   for (const auto& [type, kernels] : device.ctx.ops.matmul) {
     if (type->block_size == 1 || type->encode == nullptr) continue;
     all.push_back({.hidden = 256, .heads = 2, .kv_heads = 1, .head_dim = 128, .inner = 768, .weights = type});

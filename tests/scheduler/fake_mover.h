@@ -34,7 +34,9 @@ class FakeMover {
       if (!move(*transfer, i)) failed.push_back(static_cast<int>(i));
     }
     if (transfer->kind == RowTransfer::Kind::kClear) {
-      std::erase_if(file_, [&](const auto& slot) { return slot.second.epoch < transfer->epoch; });
+      for (auto& [number, slot] : file_) {
+        if (slot.epoch < transfer->epoch && slot.cleared_by == 0) slot.cleared_by = transfer->id;
+      }
     }
     scheduler.finish_transfer(transfer->id, failed);
   }
@@ -43,6 +45,7 @@ class FakeMover {
     BlockHash row;
     uint64_t epoch = 0;
     std::vector<uint64_t> values{};
+    uint64_t cleared_by = 0;  // the transfer that made it invalid for those that begin later
   };
   Slot& host_slot(int slot) { return host_[slot]; }
 
@@ -64,8 +67,10 @@ class FakeMover {
       case RowTransfer::Kind::kLoad: {
         if (row.file_slot >= 0) {
           if (fails_()) return false;
-          EXPECT_EQ(file_.at(row.file_slot).row, row.hash);
-          host = file_.at(row.file_slot);
+          const Slot& from = file_.at(row.file_slot);
+          EXPECT_EQ(from.row, row.hash);
+          EXPECT_TRUE(from.cleared_by == 0 || transfer.id < from.cleared_by);
+          host = {.row = from.row, .values = from.values};
         }
         EXPECT_EQ(host.row, row.hash);
         for (size_t group = 0; group < groups; ++group) {
