@@ -679,7 +679,8 @@ TEST_F(GgufCheckpointTest, LayersMayHaveKvHeadsOfTheirOwn) {
                                                {4u, 3u, 0u, "3 does not divide 4 heads"},
                                                {4u, 0u, 0u, "is 0 with 4 heads in layer 1"},
                                                {4u, 4u, 1u, "is 1 with 0 heads in layer 2"}}) {
-    const auto refused = failure([&] { open_checkpoint(write("bad.gguf", file(heads, kv, third))); });
+    const auto bad = file(heads, kv, third);
+    const auto refused = failure([&] { open_checkpoint(write("bad.gguf", bad)); });
     EXPECT_THAT(refused ? refused->message : "", HasSubstr(part));
   }
 }
