@@ -80,7 +80,13 @@ class Exchange {
     io_.restart();
     if (!check_) io_.run();
     while (!io_.stopped()) {
-      check_();
+      try {
+        check_();
+      } catch (...) {  // the operation ends before what it uses
+        socket.cancel();
+        io_.run();
+        throw;
+      }
       io_.run_for(kCheckEvery);
     }
     return result;

@@ -89,14 +89,19 @@ class DownloadTest : public ::testing::Test {
     return all;
   }
   fs::path download(const std::string& name = "org/name") { return download_model(*HubName::parse(name), options_); }
+  // In a thread of its own: where libstdc++ is linked statically, AddressSanitizer of clang 14 keeps marks on a stack
+  // that an exception has unwound, and reports its next use.
   std::string error_of(const std::string& name = "org/name") {
-    try {
-      download(name);
-    } catch (const Error& e) {
-      code_ = e.code;
-      return e.what();
-    }
-    return "no error";
+    std::string message = "no error";
+    std::thread([&] {
+      try {
+        download(name);
+      } catch (const Error& e) {
+        code_ = e.code;
+        message = e.what();
+      }
+    }).join();
+    return message;
   }
   fs::path root() const { return folder_.path() / "hub" / "models--org--name"; }
   fs::path blob(const std::string& file) const {
@@ -389,14 +394,16 @@ TEST_F(DownloadTest, ChecksumsAreAskedFor) {
 TEST_F(DownloadTest, TheBytesToComeAreToldBefore) {
   serve();
   std::vector<uint64_t> told;
-  options_.before = [&](uint64_t bytes) { told.push_back(bytes); };
+  options_.before = [&](uint64_t bytes) {
+    told.push_back(bytes);
+    if (told.size() > 2) throw Error(ErrorCode::kInvalidRequest, "too much");
+  };
   download();
   download();
   ASSERT_EQ(told.size(), 2u);
   EXPECT_EQ(told[0], 300'000 + repository_.files["config.json"].size() + repository_.files["tokenizer.json"].size());
   EXPECT_EQ(told[1], 0u);
   fs::remove_all(root());
-  options_.before = [](uint64_t) { throw Error(ErrorCode::kInvalidRequest, "too much"); };
   EXPECT_EQ(error_of(), "too much");
   EXPECT_THAT(ranges(), ElementsAre("")) << "nothing of the weights was asked for again";
 }
