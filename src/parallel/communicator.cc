@@ -373,6 +373,9 @@ std::optional<std::string> Communicator::lost() const {
   }
   const int32_t lost = header().lost.load();
   if (lost == 0) return std::nullopt;
+  // The reporter writes its message right after it has named the rank, unless it ends in between.
+  const auto latest = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  while (header().written.load() == 0 && std::chrono::steady_clock::now() < latest) std::this_thread::yield();
   const std::string_view why = header().written.load() != 0 ? header().message : "its process ended";
   return fmt::format("rank {} of {} was lost: {}", lost - 1, ranks_of_all(), why);
 }
