@@ -315,15 +315,21 @@ bool DecodeKernelBuilder::combine(const ops::CombineArgs& a, FallbackLaunch fall
   if (a.places.data != e.order.places.data || a.out.dtype != &kFloat32) return false;
   if (all_.size() + 2 > kMostOps || maps_.size() + 2 > kMostInstructions) return false;
   const bool quantized = e.in.type == &quant::Fp8::kType;
+  const DType plain_before = plain_, quantized_before = quantized_;
   if (!(quantized ? take_type(nullptr, e.in.type) : take_type(e.in.type, nullptr))) return false;
   const DecodeKernel& kernel = *decode_kernel(plain_ != nullptr ? plain_ : &kBFloat16, quantized_);
   const MatmulInputs inputs = kernel.inputs(quantized);
-  if (e.in.k % inputs.multiple != 0 || e.out.k % inputs.multiple != 0) return false;
-  const int top_k = e.choice.routing.top_k;
+  const int top_k = e.choice.routing.top_k, rows = static_cast<int>(e.choice.logits.rows());
+  const int in_slices = static_cast<int>(panel_slices(e.in.k)), of_choice = static_cast<int>(panel_slices(e.out.k));
+  const int out_slices = top_k * ((of_choice + inputs.stage_slices - 1) / inputs.stage_slices) * inputs.stage_slices;
+  if (e.in.k % inputs.multiple != 0 || e.out.k % inputs.multiple != 0 ||
+      !take_scratch(std::max(inputs.bytes(rows, in_slices), inputs.bytes(rows, out_slices)))) {
+    plain_ = plain_before, quantized_ = quantized_before;
+    return false;
+  }
   MatmulInstruction in = experts_of(e.in, ExpertPart::kIn, inputs, kernel.stage_pieces);
   MatmulInstruction out = experts_of(e.out, ExpertPart::kOut, inputs, kernel.stage_pieces);
-  out.k *= top_k, out.slices = top_k * out.experts.stages * inputs.stage_slices;
-  if (!take_scratch(std::max(inputs.bytes(in.rows, in.slices), inputs.bytes(in.rows, out.slices)))) return false;
+  out.k *= top_k, out.slices = out_slices;
   in.x = e.in.x.f32(), in.x_stride = e.in.x.row_stride;
   in.gated = e.inner.f32(), in.gated_stride = out.k, in.activation = e.activation;
   out.x = in.gated, out.x_stride = out.k;

@@ -80,13 +80,17 @@ class Captured {
     ops.push_back(in);
   }
   void layer() {
-    norm(normed, x), matmul(qkv, normed);
-    attention();
-    matmul(x, mixed, true);
+    mixer();
     norm(normed, x), matmul(gate_up, normed).gated = gated.data();
     matmul(x, gated, true);
   }
   void head() { norm(last, x), matmul(logits, last); }
+  // A layer up to its feed-forward network.
+  void mixer() {
+    norm(normed, x), matmul(qkv, normed);
+    attention();
+    matmul(x, mixed, true);
+  }
   // A router and the two instructions of a row's experts, as the builder makes them.
   void experts() {
     norm(normed, x), matmul(router_logits, normed);
@@ -230,12 +234,7 @@ TEST(Dependencies, AnInputOfTwoMatmulsIsNormalizedForBoth) {
 TEST(Dependencies, ExpertsReadWhatTheirRouterReadsAndItsLogits) {
   Captured run;
   run.embed();
-  for (int i = 0; i < 3; ++i) {
-    run.norm(run.normed, run.x), run.matmul(run.qkv, run.normed);
-    run.attention();
-    run.matmul(run.x, run.mixed, true);
-    run.experts();
-  }
+  for (int i = 0; i < 3; ++i) run.mixer(), run.experts();
   DecodeKernelPlan plan = resolve_dependencies(run.ops);
   EXPECT_THAT(kinds(plan),
               ElementsAre(Kind::kGather, Kind::kPut, Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kMatmul,
@@ -277,10 +276,7 @@ TEST(Dependencies, SharedExpertsReadWhatTheRouterReads) {
   Captured run;
   run.embed();
   for (int i = 0; i < 2; ++i) {
-    run.norm(run.normed, run.x), run.matmul(run.qkv, run.normed);
-    run.attention();
-    run.matmul(run.x, run.mixed, true);
-    run.experts();
+    run.mixer(), run.experts();
     run.matmul(run.gate_up, run.normed).gated = run.gated.data();
     run.matmul(run.x, run.gated, true);
   }
