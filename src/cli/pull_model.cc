@@ -75,7 +75,7 @@ std::string pull_model(const std::string& name, bool allow_bin, PullBudget& budg
   } catch (const hub::NetworkError& e) {
     throw Error(ErrorCode::kOverloaded, e.what());
   }
-  progress.step("verifying sha256 digest");  // each file's was, before it got its name
+  progress.step("verifying sha256 digest");  // has been done: a file gets its name only after that
   progress.step("writing manifest");
   return resolve_hub_name(hub);
 }

@@ -26,7 +26,7 @@ struct Adapter {
     std::vector<float> bias{};        // [outputs] added to the bias, times scale; empty: nothing
     std::vector<float> saved{};       // [outputs, inputs] replaces the weight (of tables: [ids, columns]); rank is 0
     std::vector<float> saved_bias{};  // [outputs] replaces the bias; empty: it stays
-    // Of the weight that it was trained on, if the file has it: the lengths of the rows, and the bias.
+    // The weight that it was trained on, if the file has it: the lengths of its rows, and its bias.
     std::vector<float> base{};
     // Whether the slots' small matrices say all that it does.
     bool plain() const { return rank > 0 && !embedding && magnitude.empty() && bias.empty(); }

@@ -77,7 +77,7 @@ class Pulls::Pull final : public PullProgress {
     for (const auto& listener : listeners) listener->on_end(error);
   }
 
-  // Lets go of all that wait, without a word.
+  // Forgets all listeners without telling them.
   void forget_all() {
     std::vector<std::shared_ptr<PullListener>> listeners;
     const std::lock_guard lock(mutex_);
@@ -117,7 +117,7 @@ class Pulls::Pull final : public PullProgress {
     return listeners_;
   }
 
-  // Those whose time is over wait no more.
+  // Takes out the listeners whose deadline has passed.
   std::vector<std::shared_ptr<PullListener>> take_late() {
     const auto now = std::chrono::steady_clock::now();
     std::vector<std::shared_ptr<PullListener>> late;
@@ -209,7 +209,7 @@ std::optional<ApiError> Pulls::attempt(Pull& pull) {
   }
 }
 
-// Two downloads of a model may end after another, if the first was given up as it ended.
+// A model may be downloaded twice, one download after the other, if all clients left the first one as it ended.
 void Pulls::serve(const std::string& name, ModelSource source) {
   const std::lock_guard lock(mutex_);
   const std::vector<std::string> names = models_->names();

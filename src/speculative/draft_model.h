@@ -1,4 +1,4 @@
-// Drafts by a smaller model with the same vocabulary (Leviathan et al. 2023, Chen et al. 2023). The draft model
+// Drafts by a smaller model with the same vocabulary (arXiv:2211.17192, arXiv:2302.01318). The draft model
 // computes every token that the model computes, in the same step and the same blocks. Its keys and values are thus
 // where the model's are: shared with a prefix, copied on a write, given back with a block.
 //

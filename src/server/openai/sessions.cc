@@ -5,7 +5,7 @@
 namespace sluice::server::openai::sessions {
 namespace {
 
-// Of the model that the query names, else of all that are loaded.
+// Calls f for the engine of the model that the query names, else for those of all loaded models.
 template <class F>
 void each_engine(Call& call, F&& f) {
   if (call.model.engine != nullptr) {

@@ -286,7 +286,7 @@ bool DecodeKernelBuilder::expert_matmul(const MatmulProblem& p, FallbackLaunch f
   return pend(std::move(fallback));
 }
 
-// The instruction of pending experts. What `in` and `out` have in common.
+// Fills in what both instructions of pending experts have in common.
 MatmulInstruction DecodeKernelBuilder::experts_of(const MatmulProblem& p, ExpertPart part, const MatmulInputs& inputs,
                                                   int stage_pieces) {
   MatmulProblem stacked = p;

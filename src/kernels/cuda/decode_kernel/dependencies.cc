@@ -42,7 +42,7 @@ Span queries_of(const AttentionInstruction& a) {
   return span(q, a.params.q_stride, a.sequences, int64_t{a.params.heads} * a.params.head_dim);
 }
 Span out_of(const MatmulInstruction& p) { return span(p.out, p.out_stride, p.rows, p.n); }
-// Of experts, the results of all choices lie side by side.
+// The results of all choices of a row lie side by side.
 Span gated_of(const MatmulInstruction& p) {
   const int64_t choices = p.experts.part == ExpertPart::kIn ? p.experts.choice.top_k : 1;
   return span(p.gated, p.gated_stride, p.rows, choices * p.n / 2);
