@@ -129,8 +129,9 @@ Plan make_plan(uint64_t seed) {
   if (draw.chance(40)) plan.watchers = draw.integer(1, 3);
   if (draw.chance(25)) {
     plan.drips = draw.integer(1, 3);
-    // A run lasts some ten seconds, and shall see the end of a body's time.
-    plan.server.body_timeout_ms = draw.integer(2000, 3000);
+    // A run lasts some ten seconds, and shall see the end of a body's time. Some last longer, and see that a body needs
+    // a rate after ten seconds.
+    plan.server.body_timeout_ms = draw.chance(50) ? draw.integer(2000, 3000) : draw.integer(7000, 10'000);
     plan.server.body_total_timeout_ms = plan.server.body_timeout_ms * 2;
   }
   if (plan.idle == 0 && draw.chance(25)) {
