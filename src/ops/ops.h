@@ -394,12 +394,9 @@ inline Weight window(const MatmulKernels& kernels, const Weight& weight, int64_t
 
 // The op table: one function per op, with the same signatures on all backends. A backend fills every slot.
 struct OpTable {
-  void (*embed)(Queue&, Tensor out, const Tensor& table, Indices ids) = nullptr;
-  void (*rms_norm)(Queue&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
   void (*layer_norm)(Queue&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) = nullptr;
   void (*match_rms)(Queue&, Tensor x, Tensor like, float floor) = nullptr;
   void (*gaussian_top_k)(Queue&, Tensor x, float deviations) = nullptr;
-  void (*glu)(Queue&, Tensor out, Tensor gate_up, Activation activation) = nullptr;
   void (*clamped_glu)(Queue&, Tensor out, Tensor gate_up, float alpha, float limit) = nullptr;
   void (*unary)(Queue&, Tensor x, Activation activation) = nullptr;
   void (*xielu)(Queue&, Tensor x, const Xielu& parameters) = nullptr;
@@ -408,26 +405,31 @@ struct OpTable {
   void (*add)(Queue&, Tensor out, Tensor x, float scale) = nullptr;
   void (*multiply)(Queue&, Tensor out, Tensor x, Activation activation) = nullptr;
   void (*softplus)(Queue&, Tensor x, const float* bias, float low, float high) = nullptr;
-  void (*rope_store)(Queue&, const RopeStoreArgs&) = nullptr;
   void (*latent_store)(Queue&, const LatentStoreArgs&) = nullptr;
-  void (*attention)(Queue&, const AttentionArgs&) = nullptr;
   void (*causal_conv)(Queue&, const CausalConvArgs&) = nullptr;
   void (*selective_scan)(Queue&, const SelectiveScanArgs&) = nullptr;
   void (*head_scan)(Queue&, const HeadScanArgs&) = nullptr;
   void (*delta_rule)(Queue&, const DeltaRuleArgs&) = nullptr;
   void (*gated_lru)(Queue&, const GatedLruArgs&) = nullptr;
-  void (*gather_rows)(Queue&, Tensor out, Tensor x, Indices rows) = nullptr;
-  void (*copy_rows)(Queue&, Tensor to, Tensor from, Indices pairs) = nullptr;
   void (*sample)(Queue&, const SampleArgs&) = nullptr;
+
+  void (*embed)(Queue&, Tensor out, const Tensor& table, Indices ids) = nullptr;
+  void (*rms_norm)(Queue&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
+  void (*glu)(Queue&, Tensor out, Tensor gate_up, Activation activation) = nullptr;
+  void (*rope_store)(Queue&, const RopeStoreArgs&) = nullptr;
+  void (*attention)(Queue&, const AttentionArgs&) = nullptr;
+  void (*gather_rows)(Queue&, Tensor out, Tensor x, Indices rows) = nullptr;
+  void (*combine)(Queue&, const CombineArgs&) = nullptr;
+  void (*lora_shrink)(Queue&, const LoraShrinkArgs&) = nullptr;
+  void (*lora_expand)(Queue&, const LoraExpandArgs&) = nullptr;
+
+  void (*copy_rows)(Queue&, Tensor to, Tensor from, Indices pairs) = nullptr;
   void (*feed_sampled)(Queue&, const FeedSampledArgs&) = nullptr;
   void (*pooling)(Queue&, const PoolingArgs&) = nullptr;
   void (*route)(Queue&, const RouteArgs&) = nullptr;
   void (*group_by_expert)(Queue&, const GroupByExpertArgs&) = nullptr;
   void (*expert_matmul)(Queue&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
   void (*head_matmul)(Queue&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
-  void (*combine)(Queue&, const CombineArgs&) = nullptr;
-  void (*lora_shrink)(Queue&, const LoraShrinkArgs&) = nullptr;
-  void (*lora_expand)(Queue&, const LoraExpandArgs&) = nullptr;
   void (*all_reduce)(Queue&, Communicator&, Tensor out, Tensor x, bool accumulate) = nullptr;
   void (*all_gather)(Queue&, Communicator&, Tensor out, Tensor x) = nullptr;
   void (*broadcast)(Queue&, Communicator&, Tensor x) = nullptr;
@@ -442,16 +444,25 @@ struct Slot {
   Member member;
 };
 
-// Expands SLOT(name) for every slot, in the order of OpTable.
+// The names of all slots, in the order of OpTable. The list that has a name says where its kernels are; each expands
+// SLOT(name).
 // clang-format off
-#define SLUICE_OP_SLOTS(SLOT) \
-  SLOT(embed) SLOT(rms_norm) SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(glu) SLOT(clamped_glu) \
-  SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store) \
-  SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) \
-  SLOT(gated_lru) SLOT(gather_rows) SLOT(copy_rows) SLOT(sample) SLOT(feed_sampled) SLOT(pooling) SLOT(route) \
-  SLOT(group_by_expert) SLOT(expert_matmul) SLOT(head_matmul) SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand) \
-  SLOT(all_reduce) SLOT(all_gather) SLOT(broadcast) SLOT(send) SLOT(receive)
+// A kernel for each instruction set of the CPU (kernels/cpu), and a launch with the same arguments (kernels/cuda). The
+// backends declare these kernels and fill their tables from the list.
+#define SLUICE_PLAIN_SLOTS(SLOT) \
+  SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(clamped_glu) SLOT(unary) SLOT(xielu) SLOT(map) \
+  SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(latent_store) SLOT(causal_conv) SLOT(selective_scan) \
+  SLOT(head_scan) SLOT(delta_rule) SLOT(gated_lru) SLOT(sample)
+// The same on the CPU. The launches have other arguments, or the persistent decode kernel may take the op over.
+#define SLUICE_ADAPTED_SLOTS(SLOT) \
+  SLOT(embed) SLOT(rms_norm) SLOT(glu) SLOT(rope_store) SLOT(attention) SLOT(gather_rows) SLOT(combine) \
+  SLOT(lora_shrink) SLOT(lora_expand)
+// One kernel for all instruction sets: that of the reference or of kernels/cpu/dispatch.
+#define SLUICE_SHARED_SLOTS(SLOT) \
+  SLOT(copy_rows) SLOT(feed_sampled) SLOT(pooling) SLOT(route) SLOT(group_by_expert) SLOT(expert_matmul) \
+  SLOT(head_matmul) SLOT(all_reduce) SLOT(all_gather) SLOT(broadcast) SLOT(send) SLOT(receive)
 // clang-format on
+#define SLUICE_OP_SLOTS(SLOT) SLUICE_PLAIN_SLOTS(SLOT) SLUICE_ADAPTED_SLOTS(SLOT) SLUICE_SHARED_SLOTS(SLOT)
 
 #define SLUICE_SLOT(name) \
   , Slot<decltype(&OpTable::name)> { #name, &OpTable::name }

@@ -4,15 +4,8 @@
 
 #include "ops/ops.h"
 
-// SLOT(name) for every op that is compiled per instruction set; the others are those of the reference (ops/reference.h)
-// or of dispatch/. A new op is a line here and a file beside this one.
-// clang-format off
-#define SLUICE_CPU_SLOTS(SLOT) \
-  SLOT(embed) SLOT(rms_norm) SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(glu) SLOT(clamped_glu) \
-  SLOT(unary) SLOT(xielu) SLOT(map) SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(rope_store) \
-  SLOT(latent_store) SLOT(attention) SLOT(causal_conv) SLOT(selective_scan) SLOT(head_scan) SLOT(delta_rule) \
-  SLOT(gated_lru) SLOT(gather_rows) SLOT(sample) SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand)
-// clang-format on
+// Expands SLOT(name) for every op that is compiled per instruction set.
+#define SLUICE_CPU_SLOTS(SLOT) SLUICE_PLAIN_SLOTS(SLOT) SLUICE_ADAPTED_SLOTS(SLOT)
 
 namespace sluice::kernels {
 

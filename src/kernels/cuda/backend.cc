@@ -134,12 +134,6 @@ void rope_store_op(ops::Queue& queue, const ops::RopeStoreArgs& given) {
       [=](const Launch& l) { rope_store(l, args, positions, slots); });
 }
 
-void latent_store_op(ops::Queue& queue, const ops::LatentStoreArgs& args) {
-  finish(queue, [&](const Launch& l) {
-    latent_store(l, args, on_device(queue, args.positions), on_device(queue, args.slots));
-  });
-}
-
 template <Arithmetic arithmetic>
 void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
   AttentionIndices at{.query_start = on_device(queue, args.query_start),
@@ -164,16 +158,6 @@ void feed_sampled_op(ops::Queue& queue, const ops::FeedSampledArgs& args) {
 
 void pooling_op(ops::Queue& queue, const ops::PoolingArgs& args) {
   finish(queue, [&](const Launch& l) { pooling(l, args, on_device(queue, args.query_start)); });
-}
-
-SequenceIndices indices_of(ops::Queue& queue, const ops::Sequences& s) {
-  return {on_device(queue, s.query_start), on_device(queue, s.kv_len), on_device(queue, s.slots),
-          static_cast<int>(s.kv_len.size())};
-}
-
-template <auto Function, class Args>
-void recurrent_op(ops::Queue& queue, const Args& args) {
-  finish(queue, [&](const Launch& l) { Function(l, args, indices_of(queue, args.sequences)); });
 }
 
 template <Arithmetic arithmetic>
@@ -341,21 +325,18 @@ std::map<DType, ops::MatmulKernels> matmul_kernels() {
   return kernels;
 }
 
-// Entries for slots whose launch functions have the same arguments (launch.h); the other slots have functions above.
+// The slots that are not plain (ops.h) have functions above.
 template <Arithmetic arithmetic>
 constexpr ops::OpTable op_table() {
   ops::OpTable table{.embed = embed_op,
                      .rms_norm = rms_norm_op,
                      .glu = glu_op,
                      .rope_store = rope_store_op,
-                     .latent_store = latent_store_op,
                      .attention = attention_op<arithmetic>,
-                     .causal_conv = recurrent_op<causal_conv, ops::CausalConvArgs>,
-                     .selective_scan = recurrent_op<selective_scan, ops::SelectiveScanArgs>,
-                     .head_scan = recurrent_op<head_scan, ops::HeadScanArgs>,
-                     .delta_rule = recurrent_op<delta_rule, ops::DeltaRuleArgs>,
-                     .gated_lru = recurrent_op<gated_lru, ops::GatedLruArgs>,
                      .gather_rows = gather_rows_op,
+                     .combine = combine_op,
+                     .lora_shrink = lora_op<arithmetic, lora_shrink, ops::LoraShrinkArgs>,
+                     .lora_expand = lora_op<arithmetic, lora_expand, ops::LoraExpandArgs>,
                      .copy_rows = copy_rows_op,
                      .feed_sampled = feed_sampled_op,
                      .pooling = pooling_op,
@@ -363,16 +344,13 @@ constexpr ops::OpTable op_table() {
                      .group_by_expert = group_by_expert_op,
                      .expert_matmul = expert_matmul_op<arithmetic>,
                      .head_matmul = head_matmul_op<arithmetic>,
-                     .combine = combine_op,
-                     .lora_shrink = lora_op<arithmetic, lora_shrink, ops::LoraShrinkArgs>,
-                     .lora_expand = lora_op<arithmetic, lora_expand, ops::LoraExpandArgs>,
                      .all_reduce = all_reduce_op,
                      .all_gather = rank_op<all_gather, Tensor, Tensor>,
                      .broadcast = rank_op<broadcast, Tensor>,
                      .send = rank_op<send, int, Tensor>,
                      .receive = rank_op<receive, int, Tensor>};
 #define SLUICE_FILL(name) table.name = PlainOp<name, ops::SlotFunction<&ops::OpTable::name>>::call;
-  SLUICE_CUDA_PLAIN_SLOTS(SLUICE_FILL)
+  SLUICE_PLAIN_SLOTS(SLUICE_FILL)
 #undef SLUICE_FILL
   return table;
 }

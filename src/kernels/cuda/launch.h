@@ -13,10 +13,12 @@ namespace sluice::cuda {
 
 // A queue's cuBLASLt state: the handle, and a plan for every problem it has run (matmul/dense.cc).
 class DenseLibrary;
+class Queue;
 std::shared_ptr<DenseLibrary> make_dense_library();
 
 // Where a kernel is launched, and the resources that it may use until it ends.
 struct Launch {
+  Queue* queue = nullptr;
   int device = 0;  // ordinal
   cudaStream_t stream = nullptr;
   std::byte* workspace = nullptr;  // 256-byte-aligned device memory
@@ -32,6 +34,9 @@ struct Launch {
 };
 
 inline constexpr size_t kBytesPerArrival = 256;
+
+// Indices of an op's arguments, in memory that the device can read (Queue::on_device).
+const int32_t* on_device(const Launch&, const Indices&);
 
 // Returns the most bytes of shared memory per block (CUDA C++ Programming Guide, compute capabilities). An SM has 1 KiB
 // more for all its blocks together, and each block uses 1 KiB besides its own.
@@ -52,14 +57,7 @@ void check_launch(const char* kernel);
 // and a row's bits depend on its own data alone.
 enum class Arithmetic { kTensor, kExact };
 
-// Expands SLOT(name) for every op whose launch function takes the arguments of its slot (ops::OpTable), with a Launch
-// in place of the queue. A new op of this kind needs a name here and a .cu file.
-// clang-format off
-#define SLUICE_CUDA_PLAIN_SLOTS(SLOT) \
-  SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(clamped_glu) SLOT(unary) SLOT(xielu) SLOT(map) \
-  SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(sample)
-// clang-format on
-
+// The launches of SLUICE_PLAIN_SLOTS take the arguments of the slot, with a Launch in place of the queue.
 template <class Op>
 struct LaunchOf;
 template <class... Args>
@@ -67,7 +65,7 @@ struct LaunchOf<void(ops::Queue&, Args...)> {
   using Function = void(const Launch&, Args...);
 };
 #define SLUICE_DECLARE(name) LaunchOf<ops::SlotFunction<&ops::OpTable::name>>::Function name;
-SLUICE_CUDA_PLAIN_SLOTS(SLUICE_DECLARE)
+SLUICE_PLAIN_SLOTS(SLUICE_DECLARE)
 #undef SLUICE_DECLARE
 
 // elementwise.cu
@@ -108,7 +106,6 @@ void each_head_norm(const ops::RopeStoreArgs& args, F&& normalize) {
 }
 bool normalizes_heads(const Tensor& cos_sin, bool interleaved, const ops::CacheTensor& keys);
 void rope_store(const Launch&, const ops::RopeStoreArgs&, const int32_t* positions, const int32_t* slots);
-void latent_store(const Launch&, const ops::LatentStoreArgs&, const int32_t* positions, const int32_t* slots);
 
 // Weights are row-major. Zeros pad each row to whole K-slices of this many elements, so kernels can read any k in packs
 // of 16 bytes.
@@ -215,20 +212,5 @@ void feed_sampled(const Launch&, const ops::FeedSampledArgs&, const int32_t* fro
 
 // pooling.cu
 void pooling(const Launch&, const ops::PoolingArgs&, const int32_t* query_start);
-
-// experts.cu
-
-// recurrence.cu
-struct SequenceIndices {
-  const int32_t* query_start = nullptr;
-  const int32_t* kv_len = nullptr;
-  const int32_t* slots = nullptr;
-  int sequences = 0;
-};
-void causal_conv(const Launch&, const ops::CausalConvArgs&, const SequenceIndices&);
-void selective_scan(const Launch&, const ops::SelectiveScanArgs&, const SequenceIndices&);
-void head_scan(const Launch&, const ops::HeadScanArgs&, const SequenceIndices&);
-void delta_rule(const Launch&, const ops::DeltaRuleArgs&, const SequenceIndices&);
-void gated_lru(const Launch&, const ops::GatedLruArgs&, const SequenceIndices&);
 
 }  // namespace sluice::cuda

@@ -33,11 +33,14 @@ void check_cuda(cudaError_t error, const char* what) {
   throw Error(ErrorCode::kInternal, fmt::format("CUDA: {}: {}", what, cudaGetErrorString(error)));
 }
 
+const int32_t* on_device(const Launch& l, const Indices& indices) { return l.queue->on_device(indices); }
+
 void check_launch(const char* kernel) { check_cuda(cudaGetLastError(), kernel); }
 
 Queue::Queue(Device& device, ThreadPool& threads, bool computes) : ops::Queue(device, threads) {
   const int ordinal = device.ordinal();
   make_current(ordinal);
+  launch_.queue = this;
   launch_.device = ordinal;
   check_cuda(cudaStreamCreateWithFlags(&launch_.stream, cudaStreamNonBlocking), "stream");
   int major = 0, minor = 0;

@@ -17,6 +17,19 @@ struct Matrix {
   __device__ float* row(int64_t i) const { return data + i * stride; }
 };
 
+// ops::Sequences in device memory.
+struct SequenceIndices {
+  const int32_t* query_start = nullptr;
+  const int32_t* kv_len = nullptr;
+  const int32_t* slots = nullptr;
+  int sequences = 0;
+};
+
+SequenceIndices indices_of(const Launch& l, const ops::Sequences& s) {
+  return {on_device(l, s.query_start), on_device(l, s.kv_len), on_device(l, s.slots),
+          static_cast<int>(s.kv_len.size())};
+}
+
 Matrix matrix_of(const Tensor& t) { return {t.data != nullptr ? t.f32() : nullptr, t.row_stride}; }
 
 // The rows of a sequence and the state in its slot.
@@ -252,7 +265,7 @@ __global__ void lru_kernel(const __grid_constant__ LruParams p) {
 
 }  // namespace
 
-void causal_conv(const Launch& l, const ops::CausalConvArgs& args, const SequenceIndices& sequences) {
+void causal_conv(const Launch& l, const ops::CausalConvArgs& args) {
   if (args.x.rows() == 0) return;
   const ConvParams p{.out = matrix_of(args.out),
                      .x = matrix_of(args.x),
@@ -263,16 +276,16 @@ void causal_conv(const Launch& l, const ops::CausalConvArgs& args, const Sequenc
                      .rows = static_cast<int>(args.x.rows()),
                      .channels = args.x.shape[1],
                      .activation = args.activation,
-                     .sequences = sequences};
-  dim3 grid = grid_of(p.channels, sequences);
+                     .sequences = indices_of(l, args.sequences)};
+  dim3 grid = grid_of(p.channels, p.sequences);
   grid.z = static_cast<unsigned>(pieces(p.rows, kConvRows));
   convolve<<<grid, kThreads, 0, l.stream>>>(p);
   check_launch("causal_conv");
-  keep_inputs<<<grid_of(p.channels, sequences), kThreads, 0, l.stream>>>(p);
+  keep_inputs<<<grid_of(p.channels, p.sequences), kThreads, 0, l.stream>>>(p);
   check_launch("causal_conv: state");
 }
 
-void selective_scan(const Launch& l, const ops::SelectiveScanArgs& args, const SequenceIndices& sequences) {
+void selective_scan(const Launch& l, const ops::SelectiveScanArgs& args) {
   if (args.x.rows() == 0) return;
   const SelectiveParams p{.out = matrix_of(args.out),
                           .x = matrix_of(args.x),
@@ -284,13 +297,13 @@ void selective_scan(const Launch& l, const ops::SelectiveScanArgs& args, const S
                           .d = args.d,
                           .channels = args.x.shape[1],
                           .n = static_cast<int>(args.b.shape[1]),
-                          .sequences = sequences};
+                          .sequences = indices_of(l, args.sequences)};
   by_held(p.n,
-          [&]<int Held>() { selective_kernel<Held><<<grid_of(p.channels, sequences), kThreads, 0, l.stream>>>(p); });
+          [&]<int Held>() { selective_kernel<Held><<<grid_of(p.channels, p.sequences), kThreads, 0, l.stream>>>(p); });
   check_launch("selective_scan");
 }
 
-void head_scan(const Launch& l, const ops::HeadScanArgs& args, const SequenceIndices& sequences) {
+void head_scan(const Launch& l, const ops::HeadScanArgs& args) {
   if (args.x.rows() == 0) return;
   const HeadScanParams p{.out = matrix_of(args.out),
                          .x = matrix_of(args.x),
@@ -305,13 +318,13 @@ void head_scan(const Launch& l, const ops::HeadScanArgs& args, const SequenceInd
                          .groups = args.groups,
                          .dim = static_cast<int>(args.x.shape[1] / args.heads),
                          .n = static_cast<int>(args.b.shape[1] / args.groups),
-                         .sequences = sequences};
+                         .sequences = indices_of(l, args.sequences)};
   by_held(p.n,
-          [&]<int Held>() { head_scan_kernel<Held><<<grid_of(p.columns, sequences), kThreads, 0, l.stream>>>(p); });
+          [&]<int Held>() { head_scan_kernel<Held><<<grid_of(p.columns, p.sequences), kThreads, 0, l.stream>>>(p); });
   check_launch("head_scan");
 }
 
-void delta_rule(const Launch& l, const ops::DeltaRuleArgs& args, const SequenceIndices& sequences) {
+void delta_rule(const Launch& l, const ops::DeltaRuleArgs& args) {
   if (args.v.rows() == 0) return;
   const DeltaParams p{.out = matrix_of(args.out),
                       .q = matrix_of(args.q),
@@ -327,13 +340,13 @@ void delta_rule(const Launch& l, const ops::DeltaRuleArgs& args, const SequenceI
                       .key_dim = static_cast<int>(args.q.shape[1] / args.key_heads),
                       .value_dim = static_cast<int>(args.v.shape[1] / args.heads),
                       .per_channel = args.dt.shape[1] != args.heads,
-                      .sequences = sequences};
+                      .sequences = indices_of(l, args.sequences)};
   by_held(p.key_dim,
-          [&]<int Held>() { delta_kernel<Held><<<grid_of(p.columns, sequences), kThreads, 0, l.stream>>>(p); });
+          [&]<int Held>() { delta_kernel<Held><<<grid_of(p.columns, p.sequences), kThreads, 0, l.stream>>>(p); });
   check_launch("delta_rule");
 }
 
-void gated_lru(const Launch& l, const ops::GatedLruArgs& args, const SequenceIndices& sequences) {
+void gated_lru(const Launch& l, const ops::GatedLruArgs& args) {
   if (args.x.rows() == 0) return;
   const LruParams p{.out = matrix_of(args.out),
                     .x = matrix_of(args.x),
@@ -344,8 +357,8 @@ void gated_lru(const Launch& l, const ops::GatedLruArgs& args, const SequenceInd
                     .recurrent_bias = args.recurrent_bias,
                     .rate = args.rate,
                     .channels = args.x.shape[1],
-                    .sequences = sequences};
-  lru_kernel<<<grid_of(p.channels, sequences), kThreads, 0, l.stream>>>(p);
+                    .sequences = indices_of(l, args.sequences)};
+  lru_kernel<<<grid_of(p.channels, p.sequences), kThreads, 0, l.stream>>>(p);
   check_launch("gated_lru");
 }
 

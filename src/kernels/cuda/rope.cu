@@ -332,8 +332,8 @@ void rope_store(const Launch& l, const ops::RopeStoreArgs& args, const int32_t* 
   by_cache_type(l, args, positions, slots, "rope_store");
 }
 
-void latent_store(const Launch& l, const ops::LatentStoreArgs& args, const int32_t* positions, const int32_t* slots) {
-  by_cache_type(l, args, positions, slots, "latent_store");
+void latent_store(const Launch& l, const ops::LatentStoreArgs& args) {
+  by_cache_type(l, args, on_device(l, args.positions), on_device(l, args.slots), "latent_store");
 }
 
 }  // namespace sluice::cuda
