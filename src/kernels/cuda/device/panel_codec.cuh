@@ -308,8 +308,9 @@ class PanelCodec {
       return {__uint_as_float(bits) * 0x1p120f * __uint_as_float(slice.super_scales[r]), 0.0f, 0.0f};
     } else if constexpr (kGroup) {
       const uint32_t word = slice.scales[kFold < kPanelSlice ? 2 * r + fold : r];
-      const int zero = static_cast<int>(word & Codec::kZeroBits) + kOperandOffset;
-      return {__uint_as_float(word & ~Codec::kZeroBits), static_cast<float>(zero), 0.0f};
+      constexpr uint32_t kZeroBits = quant::Int4G32::kZeroBits;
+      const int zero = static_cast<int>(word & kZeroBits) + kOperandOffset;
+      return {__uint_as_float(word & ~kZeroBits), static_cast<float>(zero), 0.0f};
     } else if constexpr (kFormat.scales == Scales::kSuper) {
       const int byte = r * (kPanelSlice / kFold) + fold;
       return {half_at(slice.super_scales[0], r) * signed_byte(slice.scales[byte / 4], byte % 4), kBase, 0.0f};

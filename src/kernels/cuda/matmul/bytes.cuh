@@ -5,6 +5,8 @@
 // scale in fp32. Offsets and minima add the sum of the inputs times a factor.
 #pragma once
 
+#include <tuple>
+
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/matmul/bytes.h"
 #include "kernels/cuda/matmul/tiles.cuh"
@@ -208,7 +210,12 @@ bool matmul_panels_by_tiles(const Launch& l, const MatmulProblem& p) {
          matmul_by_tiles<Codec>(l, p, panel_bytes<Format>(p.k));
 }
 
-#define SLUICE_INSTANTIATE_TILES(Format) \
-  template bool matmul_panels_by_tiles<Format>(const Launch&, const MatmulProblem&)
+// Names that function for every format of a list: `template struct CompiledTiles<List>;` compiles it.
+template <class List>
+struct CompiledTiles;
+template <class... Codecs>
+struct CompiledTiles<quant::CodecList<Codecs...>> {
+  static auto functions() { return std::make_tuple(matmul_panels_by_tiles<typename PanelsOf<Codecs>::Type>...); }
+};
 
 }  // namespace sluice::cuda

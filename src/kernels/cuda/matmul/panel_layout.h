@@ -175,10 +175,10 @@ template <class Codec>
 inline constexpr bool kHasPanels =
     kPanelFormat<typename PanelsOf<Codec>::Type>.low != 0 || std::is_same_v<Codec, quant::Fp8>;
 
-// panels.cuh; see PanelKernels.
+// See PanelKernels. panels.cuh has the first and the last of these functions, bytes.cuh the other one. Each is compiled
+// for the formats of a list (quant/all.h) in a .cu file of its own.
 template <class Codec>
 void matmul_panels(const Launch&, const MatmulProblem&);
-// tiles.cuh
 template <class Codec>
 bool matmul_panels_by_tiles(const Launch&, const MatmulProblem&);
 template <class Codec>

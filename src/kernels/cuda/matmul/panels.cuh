@@ -16,6 +16,7 @@
 #pragma once
 
 #include <bit>
+#include <tuple>
 
 #include "kernels/cuda/device/panel_codec.cuh"
 #include "kernels/cuda/device/pdl.cuh"
@@ -554,8 +555,15 @@ void unpack_panels(const Launch& l, std::byte* to, DType type, const std::byte* 
   panels::unpack<Codec, __nv_bfloat16>(l, to, weight, bytes, count, k);
 }
 
-#define SLUICE_INSTANTIATE_PANELS(Format)                                   \
-  template void matmul_panels<Format>(const Launch&, const MatmulProblem&); \
-  template void unpack_panels<Format>(const Launch&, std::byte*, DType, const std::byte*, int64_t, int64_t, int64_t)
+// Names the functions above for every format of a list: `template struct CompiledPanels<List>;` compiles them.
+template <class List>
+struct CompiledPanels;
+template <class... Codecs>
+struct CompiledPanels<quant::CodecList<Codecs...>> {
+  static auto functions() {
+    return std::make_tuple(matmul_panels<typename PanelsOf<Codecs>::Type>...,
+                           unpack_panels<typename PanelsOf<Codecs>::Type>...);
+  }
+};
 
 }  // namespace sluice::cuda

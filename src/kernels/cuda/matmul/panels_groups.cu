@@ -3,10 +3,6 @@
 
 namespace sluice::cuda {
 
-SLUICE_INSTANTIATE_PANELS(quant::Int4G32);
-SLUICE_INSTANTIATE_PANELS(quant::Int4G64);
-SLUICE_INSTANTIATE_PANELS(quant::Int4G128);
-SLUICE_INSTANTIATE_PANELS(quant::Int8G128);
-SLUICE_INSTANTIATE_PANELS(quant::Fp8);
+template struct CompiledPanels<quant::GroupCodecs>;
 
 }  // namespace sluice::cuda

@@ -3,10 +3,6 @@
 
 namespace sluice::cuda {
 
-SLUICE_INSTANTIATE_PANELS(quant::IQ4_NL);
-SLUICE_INSTANTIATE_PANELS(quant::IQ4_XS);
-SLUICE_INSTANTIATE_PANELS(quant::MXFP4);
-SLUICE_INSTANTIATE_PANELS(quant::ScaledNVFP4);
-SLUICE_INSTANTIATE_PANELS(quant::NF4);
+template struct CompiledPanels<quant::LevelCodecs>;
 
 }  // namespace sluice::cuda

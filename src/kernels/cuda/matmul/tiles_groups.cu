@@ -3,10 +3,6 @@
 
 namespace sluice::cuda {
 
-SLUICE_INSTANTIATE_TILES(quant::Int4G32);
-SLUICE_INSTANTIATE_TILES(quant::Int4G64);
-SLUICE_INSTANTIATE_TILES(quant::Int4G128);
-SLUICE_INSTANTIATE_TILES(quant::Int8G128);
-SLUICE_INSTANTIATE_TILES(quant::Fp8);
+template struct CompiledTiles<quant::GroupCodecs>;
 
 }  // namespace sluice::cuda

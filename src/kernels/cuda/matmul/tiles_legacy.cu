@@ -3,10 +3,6 @@
 
 namespace sluice::cuda {
 
-SLUICE_INSTANTIATE_TILES(quant::Q4_0);
-SLUICE_INSTANTIATE_TILES(quant::Q4_1);
-SLUICE_INSTANTIATE_TILES(quant::Q5_0);
-SLUICE_INSTANTIATE_TILES(quant::Q5_1);
-SLUICE_INSTANTIATE_TILES(quant::Q8_0);
+template struct CompiledTiles<quant::LegacyCodecs>;
 
 }  // namespace sluice::cuda

@@ -3,10 +3,6 @@
 
 namespace sluice::cuda {
 
-SLUICE_INSTANTIATE_TILES(quant::IQ4_NL);
-SLUICE_INSTANTIATE_TILES(quant::IQ4_XS);
-SLUICE_INSTANTIATE_TILES(quant::MXFP4);
-SLUICE_INSTANTIATE_TILES(quant::ScaledNVFP4);
-SLUICE_INSTANTIATE_TILES(quant::NF4);
+template struct CompiledTiles<quant::LevelCodecs>;
 
 }  // namespace sluice::cuda

@@ -1,0 +1,8 @@
+// Matmuls of many rows with the formats in super-blocks of 256 weights (K formats, TQ1_0, TQ2_0).
+#include "kernels/cuda/matmul/bytes.cuh"
+
+namespace sluice::cuda {
+
+template struct CompiledTiles<quant::SuperBlockCodecs>;
+
+}  // namespace sluice::cuda
