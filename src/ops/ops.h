@@ -275,6 +275,14 @@ struct Sequences {
   Indices slots;        // [sequences]
 };
 
+// Adds up the rows of each sequence over the steps that compute them, for the mean of a whole text: the slot of a
+// sequence gets its rows of x added, ascending, in double precision.
+struct SumRowsArgs {
+  Tensor sums;  // [slots, n] fp64
+  Tensor x;     // [rows, n] fp32
+  Sequences sequences;
+};
+
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kQuickGelu, kTanh, kSigmoid, kIdentity };
 // Takes Hugging Face's names (hidden_act); nullopt for unknown ones.
 std::optional<Activation> parse_activation(std::string_view name);
@@ -412,6 +420,7 @@ struct OpTable {
   void (*delta_rule)(Queue&, const DeltaRuleArgs&) = nullptr;
   void (*gated_lru)(Queue&, const GatedLruArgs&) = nullptr;
   void (*sample)(Queue&, const SampleArgs&) = nullptr;
+  void (*sum_rows)(Queue&, const SumRowsArgs&) = nullptr;
 
   void (*embed)(Queue&, Tensor out, const Tensor& table, Indices ids) = nullptr;
   void (*rms_norm)(Queue&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
@@ -452,7 +461,7 @@ struct Slot {
 #define SLUICE_PLAIN_SLOTS(SLOT) \
   SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(clamped_glu) SLOT(unary) SLOT(xielu) SLOT(map) \
   SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(latent_store) SLOT(causal_conv) SLOT(selective_scan) \
-  SLOT(head_scan) SLOT(delta_rule) SLOT(gated_lru) SLOT(sample)
+  SLOT(head_scan) SLOT(delta_rule) SLOT(gated_lru) SLOT(sample) SLOT(sum_rows)
 // The same on the CPU. The launches have other arguments, or the persistent decode kernel may take the op over.
 #define SLUICE_ADAPTED_SLOTS(SLOT) \
   SLOT(embed) SLOT(rms_norm) SLOT(glu) SLOT(rope_store) SLOT(attention) SLOT(gather_rows) SLOT(combine) \
@@ -567,6 +576,7 @@ void selective_scan(Ctx&, const SelectiveScanArgs& args);
 void head_scan(Ctx&, const HeadScanArgs& args);
 void delta_rule(Ctx&, const DeltaRuleArgs& args);
 void gated_lru(Ctx&, const GatedLruArgs& args);
+void sum_rows(Ctx&, const SumRowsArgs& args);
 void gather_rows(Ctx&, Tensor out, Tensor x, Indices rows);
 void gather_rows(Ctx&, Tensor out, Tensor x, const Tensor& rows);  // `rows` is an int32 tensor that an op wrote
 // to[pairs[1], ...] = from[pairs[0], ...], then to[pairs[3], ...] = from[pairs[2], ...], and so on. `to` and `from`

@@ -106,4 +106,15 @@ void gated_lru(Ctx& ctx, const GatedLruArgs& args) {
   ctx.ops.gated_lru(ctx.queue, args);
 }
 
+void sum_rows(Ctx& ctx, const SumRowsArgs& args) {
+  check_matrix(args.x, "x", -1, -1);
+  CHECK(args.sums.dtype == &kFloat64 && args.sums.shape.rank() == 2 && args.sums.shape[1] == args.x.shape[1],
+        "sums {} of rows {}", args.sums.shape.str(), args.x.shape.str());
+  check_sequences(args.sequences, args.x.shape[0]);
+  for (const int32_t slot : args.sequences.slots) {
+    CHECK(slot >= 0 && slot < args.sums.shape[0], "slot {} of {}", slot, args.sums.shape[0]);
+  }
+  ctx.ops.sum_rows(ctx.queue, args);
+}
+
 }  // namespace sluice::ops

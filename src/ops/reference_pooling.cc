@@ -51,4 +51,18 @@ void pooling(Queue& queue, const PoolingArgs& args) {
   });
 }
 
+void sum_rows(Queue&, const SumRowsArgs& args) {
+  const Sequences& s = args.sequences;
+  for (size_t i = 0; i < s.kv_len.size(); ++i) {
+    double* sums = args.sums.as<double>() + s.slots[i] * args.sums.row_stride;
+    const int32_t begin = s.query_start[i], end = s.query_start[i + 1];
+    if (begin == end) continue;
+    if (s.kv_len[i] == end - begin) std::fill_n(sums, args.sums.shape[1], 0.0);
+    for (int32_t row = begin; row < end; ++row) {
+      const float* x = args.x.f32() + row * args.x.row_stride;
+      for (int64_t column = 0; column < args.x.shape[1]; ++column) sums[column] += x[column];
+    }
+  }
+}
+
 }  // namespace sluice::ops::reference
