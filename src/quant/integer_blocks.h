@@ -365,4 +365,26 @@ struct Parts<IntGroup<Bits, Group>> {
   static ScaleBlock scales(const typename IntGroup<Bits, Group>::Block& block) { return word_scale(block.scale_zero); }
 };
 
+// The scale is exact, as the word holds any fp16 number.
+inline ScaleBlock scale_and_one(uint16_t d) { return word_scale(Int4G32::scale_zero(half_to_float(d), 1)); }
+
+template <>
+struct Parts<Q1_0> {
+  static void words(const Q1_0::Block& block, int b, Words& out) {
+    std::fill_n(out, kWords, 0);
+    add_bits(load_u32(block.qs + b * 4), 1, out);
+  }
+  static ScaleBlock scales(const Q1_0::Block& block) { return scale_and_one(block.d); }
+};
+template <>
+struct Parts<Q2_0> {
+  static void words(const Q2_0::Block& block, int b, Words& out) {
+    for (int i = 0; i < kWords; ++i) {
+      const uint32_t four = block.qs[b * 8 + i];
+      out[i] = (four & 3) | (four >> 2 & 3) << 8 | (four >> 4 & 3) << 16 | (four >> 6) << 24;
+    }
+  }
+  static ScaleBlock scales(const Q2_0::Block& block) { return scale_and_one(block.d); }
+};
+
 }  // namespace sluice::quant

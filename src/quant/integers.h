@@ -61,6 +61,11 @@ template <>
 inline constexpr Integers kIntegers<IQ4_XS>{4, 0, 128, 32, Scales::kSuper};
 template <>
 inline constexpr Integers kIntegers<MXFP4>{4, 0, 12, 32, Scales::kExponent};
+// A bit is stored as 0 or 2: these formats have the zero point 1.
+template <>
+inline constexpr Integers kIntegers<Q1_0>{2, 0, 0, 128, Scales::kGroup};
+template <>
+inline constexpr Integers kIntegers<Q2_0>{2, 0, 0, 64, Scales::kGroup};
 template <int Bits, int Group>
 inline constexpr Integers kIntegers<IntGroup<Bits, Group>>{Bits, 0, 0, Group, Scales::kGroup};
 

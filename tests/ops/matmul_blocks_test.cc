@@ -159,13 +159,13 @@ TEST_P(MatmulBlocksTest, ExpertsAndHeadsMatchTheReference) {
 }
 
 // Packed weights take at most 1.15 times their size in the file. Exceptions are the codebook and digit formats, whose
-// entries are expanded to codes, and Q2_K, whose scales become those of int8 (bench/results/2026-11-cpu.md gives costs
-// and gains).
+// entries are expanded to codes, Q1_0, whose bits are stored as two, and Q2_K, whose scales become those of int8
+// (bench/results/2026-11-cpu.md gives costs and gains).
 TEST_P(MatmulBlocksTest, PackedSizeIsThatOfTheFile) {
   if (!GetParam()->open(0).memory().host_accessible()) GTEST_SKIP() << "devices have layouts of their own";
   const std::map<std::string_view, double> most = {
-      {"iq1_s", 2.17},   {"iq1_m", 2.08}, {"iq2_xxs", 1.64}, {"iq2_xs", 1.57}, {"iq2_s", 1.42},
-      {"iq3_xxs", 1.43}, {"iq3_s", 1.28}, {"tq1_0", 1.41},   {"q2_k", 1.20},   {"tq2_0", 1.16}};
+      {"iq1_s", 2.17}, {"iq1_m", 2.08}, {"iq2_xxs", 1.64}, {"iq2_xs", 1.57}, {"iq2_s", 1.42}, {"iq3_xxs", 1.43},
+      {"iq3_s", 1.28}, {"tq1_0", 1.41}, {"q2_k", 1.20},    {"tq2_0", 1.16},  {"q1_0", 2.01}};
   constexpr int64_t kOutputs = 256, kInputs = 4096;
   for (DType type : share(block_types(device.ctx.ops))) {
     const auto file = static_cast<double>(Tensor(nullptr, type, {kOutputs, kInputs}).bytes());

@@ -1,4 +1,5 @@
-"""Writes tests/goldens/quant: random blocks of each type, and their values as decoded by the gguf package.
+"""Writes tests/goldens/quant: random blocks of each type, and their values as decoded by the gguf package or, for
+Q1_0 and Q2_0, as NumPy made them.
 
 NAME.bin has the blocks, NAME.f32 the values. For types that gguf can write: quantize.f32 (rows) and NAME.quantized."""
 import numpy as np, sys
@@ -29,3 +30,13 @@ x[1, :32] = 0; x[2, 64:96] = 0.25
 x.tofile(f"{out}/source.values")
 for n in "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 TQ1_0 TQ2_0 MXFP4".split():
     quants.quantize(x, T[n]).tofile(f"{out}/{n.lower()}.quantized")
+
+# Formats that the package only names: an fp16 scale, then codes from the lowest bits of each byte on.
+for n, bits, block, level in (("q1_0", 1, 128, lambda code: 2 * code - 1), ("q2_0", 2, 64, lambda code: code - 1)):
+    rng = np.random.default_rng(20261128 + bits)
+    codes = rng.integers(0, 1 << bits, (8, block))
+    scales = (rng.standard_normal((8, 1)) * 0.02).astype(np.float16); scales[0] = np.float16(3e-7)
+    places = np.arange(0, 8, bits)
+    packed = (codes.reshape(8, -1, len(places)) << places).sum(axis=-1).astype(np.uint8)
+    np.hstack([scales.view(np.uint8), packed]).tofile(f"{out}/{n}.blocks")
+    (scales.astype(np.float32) * level(codes).astype(np.float32)).tofile(f"{out}/{n}.values")

@@ -29,7 +29,13 @@ class Panel {
     const int64_t slice = input / kPanelSlice;
     const int at = static_cast<int>(input % kPanelSlice), g = output % kPairsOfRows, r = output / kPairsOfRows;
     const int step = at / kPanelStep, t = at % kPanelStep / 4, second = at % 2, pair = at % 4 / 2 * 2 + r;
-    return scale(slice, g, r, at / kFormat.sub_block) * level(code(slice, g * 4 + t, step, pair, second));
+    const uint32_t stored = code(slice, g * 4 + t, step, pair, second);
+    if constexpr (kFormat.scales == Scales::kGroup) {
+      const uint32_t group = group_word(slice, g, r);
+      return quant::Int4G32::scale(group) * static_cast<float>(static_cast<int>(stored) - quant::Int4G32::zero(group));
+    } else {
+      return scale(slice, g, r, at / kFormat.sub_block) * level(stored);
+    }
   }
 
  private:
@@ -58,6 +64,10 @@ class Panel {
     if constexpr (std::is_same_v<Form, quant::NF4>) return quant::kNf4Levels[code];
     if constexpr (kFp4Panels<Form>) return quant::kFp4Levels[code];
     return static_cast<float>(static_cast<int>(code) - kFormat.offset);
+  }
+  uint32_t group_word(int64_t slice, int g, int r) const {
+    const int64_t block = slice / kLayout.scale_slices * kPairsOfRows + g;
+    return word(kLayout.scales_at(slices_) + (block * kLayout.scale_words + r) * 4);
   }
   float scale(int64_t slice, int g, int r, int sub) const {
     const int64_t scales = kLayout.scales_at(slices_) + (slice * kPairsOfRows + g) * kLayout.scale_words * 4;
@@ -96,7 +106,9 @@ class PackPanelsTest : public ::testing::Test {
       std::memcpy(&block, bytes.data(), sizeof block);
       if constexpr (requires { block.scale; }) block.scale = whole;
       if constexpr (kPanelFormat<Form>.scales == Scales::kExponent) block.e = 100 + random() % 50;
-      if constexpr (kPanelFormat<Form>.scales == Scales::kSuper) block.d = 0x2c00 + random() % 1024;
+      if constexpr (kPanelFormat<Form>.scales == Scales::kSuper || kPanelFormat<Form>.scales == Scales::kGroup) {
+        block.d = 0x2c00 + random() % 1024;
+      }
     }
     if constexpr (std::is_same_v<Codec, quant::NVFP4>) row[0].d[1] = 0x7f, row[0].d[2] = 0xff, row[0].d[3] = 5;
     return row;
@@ -106,8 +118,8 @@ class PackPanelsTest : public ::testing::Test {
   std::mt19937 random{5};
 };
 
-using Formats =
-    ::testing::Types<quant::MXFP4, quant::NVFP4, quant::ScaledNVFP4, quant::NF4, quant::TQ1_0, quant::TQ2_0>;
+using Formats = ::testing::Types<quant::MXFP4, quant::NVFP4, quant::ScaledNVFP4, quant::NF4, quant::TQ1_0, quant::TQ2_0,
+                                 quant::Q1_0, quant::Q2_0>;
 TYPED_TEST_SUITE(PackPanelsTest, Formats);
 
 TYPED_TEST(PackPanelsTest, WeightsLieWhereTheyShould) {
