@@ -572,6 +572,20 @@ TEST_F(SchedulerTest, ShortestRequestsGoFirstUntilOneWasOvertakenTooOften) {
   EXPECT_THAT(order, ElementsAre(900, 400, 200, 300, 100, 600));
 }
 
+TEST_F(SchedulerTest, TheEarliestDeadlineGoesFirst) {
+  options_.policy = "deadline";
+  options_.max_num_seqs = 1;
+  const auto add_due = [&](TokenId first, int ms) {
+    Request r = numbered_request(2, 1, first);
+    if (ms > 0) r.deadline = now_ + milliseconds(ms);
+    add(r);
+  };
+  add_due(100, 0), add_due(200, 5000), add_due(300, 3000), add_due(400, 0), add_due(500, 3000), add_due(600, 4000);
+  std::vector<TokenId> order;
+  while (!scheduler().idle()) order.push_back(step().tokens[0]);
+  EXPECT_THAT(order, ElementsAre(300, 500, 600, 200, 100, 400));
+}
+
 TEST_F(SchedulerTest, TenantsTakeTurns) {
   options_.max_num_seqs = 1;
   const auto add_from = [&](const char* tenant, TokenId first) {
@@ -637,7 +651,8 @@ TEST_F(SchedulerTest, UnknownPoliciesAreRefusedWithTheKnownOnes) {
     scheduler();
     FAIL();
   } catch (const Error& e) {
-    EXPECT_STREQ(e.what(), "--scheduling-policy: unknown value 'fastest' (expected one of: fcfs, priority, shortest)");
+    EXPECT_STREQ(e.what(),
+                 "--scheduling-policy: unknown value 'fastest' (expected one of: deadline, fcfs, priority, shortest)");
   }
 }
 

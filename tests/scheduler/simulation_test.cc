@@ -99,7 +99,7 @@ class Simulation {
       o.blocks = std::max(o.blocks, peak_blocks(o.max_model_len, o.block_size, o.groups, o.max_num_batched_tokens));
     }
     o.max_logit_rows = chance(50) ? uniform(1, 6) : 64;
-    o.policy = chance(50) ? "fcfs" : chance(60) ? "priority" : "shortest";
+    o.policy = chance(50) ? "fcfs" : chance(60) ? "priority" : chance(60) ? "shortest" : "deadline";
     o.max_overtaken = uniform(0, 12);
     o.prefix_caching = chance(70);
     o.hash_bits = chance(70) ? 256 : uniform(1, 16);
