@@ -186,7 +186,7 @@ class Loop {
     ScheduledBatch next = scheduler_.next();
     const int tokens = next.batch.size();
     end(us[kSchedule]);
-    const Tensor logits = runner_.run(next.batch, in_flight_ ? sampler_.sampled() : Tensor());
+    const Tensor logits = runner_.run(next.batch, in_flight_ ? sampler_.sampled() : Tensor()).logits;
     end(us[kLaunch]);
     if (in_flight_) commit(us[kResults]);
     const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks);

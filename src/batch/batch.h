@@ -39,6 +39,7 @@ struct Batch {
   std::vector<int32_t> prompt_len;   // [sequences] tokens of the prompt; some rope scalings depend on it
   std::vector<int32_t> block_table;  // [groups, sequences, block_table_stride] block ids, -1 beyond the end
   int block_table_stride = 0;
+  bool wants_hidden = false;         // StepOutput::hidden (nn/model.h) is wanted
   std::vector<int32_t> sample_rows;  // rows whose logits are wanted, ascending
   // Places of the adapters of the rows (ops::LoraShrinkArgs); -1: none. Both are empty if no row has one.
   std::vector<int32_t> adapters;         // [tokens]
@@ -75,6 +76,7 @@ struct BatchView {
         kv_len(b.kv_len),
         block_table(b.block_table),
         block_table_stride(b.block_table_stride),
+        wants_hidden(b.wants_hidden),
         sample_rows(b.sample_rows),
         state_slots(b.state_slots),
         adapters(b.adapters),
@@ -83,6 +85,7 @@ struct BatchView {
 
   Indices tokens, positions, types, slots, query_start, kv_len, block_table;  // as in Batch
   int block_table_stride = 0;
+  bool wants_hidden = false;
   Indices sample_rows, state_slots, adapters, sample_adapters;
   std::span<const int32_t> prompt_len;
 

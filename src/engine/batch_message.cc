@@ -28,6 +28,7 @@ std::vector<std::byte> to_message(const Batch& batch) {
     message.insert(message.end(), from, from + bytes);
   };
   append(&batch.block_table_stride, sizeof batch.block_table_stride);
+  append(&batch.wants_hidden, sizeof batch.wants_hidden);
   each_list(batch, [&](const auto& list) {
     const auto count = static_cast<uint32_t>(list.size());
     append(&count, sizeof count);
@@ -44,6 +45,7 @@ Batch from_message(std::span<const std::byte> message) {
   };
   Batch batch;
   take(&batch.block_table_stride, sizeof batch.block_table_stride);
+  take(&batch.wants_hidden, sizeof batch.wants_hidden);
   each_list(batch, [&](auto& list) {
     uint32_t count = 0;
     take(&count, sizeof count);

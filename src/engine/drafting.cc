@@ -12,12 +12,13 @@ Drafting::Drafting(LoadedModel& loaded, Runner& runner) : runner_(runner) {
   draft_runner_ = std::make_unique<Runner>(*loaded.draft);
   const LoadPlan& plan = loaded.draft->plan;
   drafter_ = make_drafter(
-      options, {.run = [this](const Batch& batch, const Tensor& sampled) { return draft_runner_->run(batch, sampled); },
-                .context = &draft_runner_->context(),
-                .vocab = plan.shape.vocab,
-                .most_rows = plan.logit_rows,
-                .block_size = plan.block_size,
-                .groups = plan.kv.groups});
+      options,
+      {.run = [this](const Batch& batch, const Tensor& sampled) { return draft_runner_->run(batch, sampled).logits; },
+       .context = &draft_runner_->context(),
+       .vocab = plan.shape.vocab,
+       .most_rows = plan.logit_rows,
+       .block_size = plan.block_size,
+       .groups = plan.kv.groups});
 }
 
 void Drafting::prepare() {

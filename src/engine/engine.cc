@@ -512,7 +512,7 @@ class EngineImpl final : public TextEngine {
     if (drafting_ != nullptr) drafting_->complete(scheduler_, next, sampled);
     const int tokens = next.batch.size();
     Tensor logits;
-    if (tokens > 0) logits = runner_.run(next.batch, sampled);
+    if (tokens > 0) logits = runner_.run(next.batch, sampled).logits;
     if (rows_ != nullptr) move_rows();
     waits_for_rows_ = tokens == 0 && !in_flight_ && scheduler_.awaits_transfers();
     if (in_flight_) commit_in_flight();

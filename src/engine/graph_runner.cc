@@ -55,7 +55,7 @@ bool GraphRunner::usable() const {
 
 bool GraphRunner::takes(const Batch& batch) const {
   if (!batch.adapters.empty() && !loaded_.adapters->plain()) return false;
-  return usable() && batch.size() > 0 && batch.size() == batch.sequences() &&
+  return usable() && !batch.wants_hidden && batch.size() > 0 && batch.size() == batch.sequences() &&
          batch.sample_rows.size() == batch.kv_len.size();
 }
 
@@ -162,7 +162,7 @@ GraphRunner::Step GraphRunner::capture(Size size) {
   Step step;
   step.graph = plan.queue->capture([&] {
     context_.arena.reset();
-    step.result = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+    step.output = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
   });
   return step;
 }
@@ -181,14 +181,17 @@ void GraphRunner::drop_outdated_steps() {
   std::erase_if(steps_, [](const auto& step) { return step.first.adapters; });
 }
 
-Tensor GraphRunner::forward(const Batch& batch, const Tensor& sampled) {
+StepOutput GraphRunner::forward(const Batch& batch, const Tensor& sampled) {
   const Size size = size_for(batch.sequences(), batch.block_table_stride, !batch.adapters.empty());
   if (size.adapters) drop_outdated_steps();
   const Step& ready = step(size);
   check(batch);
   place(batch, size, sampled);
   ready.graph->launch();
-  return ready.result.slice_rows(0, batch.sequences());
+  const auto rows_of = [&](const Tensor& all) {
+    return all.data != nullptr ? all.slice_rows(0, batch.sequences()) : all;
+  };
+  return {.logits = rows_of(ready.output.logits), .hidden = rows_of(ready.output.hidden)};
 }
 
 }  // namespace sluice

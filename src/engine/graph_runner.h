@@ -26,9 +26,9 @@ class GraphRunner {
   // Returns whether forward() can run the batch: a decode step that samples every row, on a backend and model that can
   // be captured.
   bool takes(const Batch& batch) const;
-  // Like Model::forward() on the batch's rows. The result is at the same address for all batches of the same padded
+  // Like Model::forward() on the batch's rows. The output is at the same address for all batches of the same padded
   // size. `sampled`: see StepInputs.
-  Tensor forward(const Batch& batch, const Tensor& sampled);
+  StepOutput forward(const Batch& batch, const Tensor& sampled);
 
  private:
   struct Size {
@@ -39,7 +39,7 @@ class GraphRunner {
   };
   struct Step {
     std::unique_ptr<ops::CapturedGraph> graph;
-    Tensor result;
+    StepOutput output;
   };
 
   bool usable() const;

@@ -43,7 +43,7 @@ void Runner::tell(Message about, std::vector<std::byte> message) {
   ranks.broadcast(message_, 0);
 }
 
-Tensor Runner::run(const Batch& batch, const Tensor& sampled) {
+StepOutput Runner::run(const Batch& batch, const Tensor& sampled) {
   if (loaded_.plan.communicator != nullptr) tell(Message::kBatch, to_message(batch));
   return run_here(batch, sampled);
 }
@@ -103,23 +103,23 @@ void Runner::copy(const Batch& batch) {
   loaded_.states->copy_slots(context_, pairs_of(batch.state_copies));
 }
 
-Tensor Runner::run_here(const Batch& batch, const Tensor& sampled) {
+StepOutput Runner::run_here(const Batch& batch, const Tensor& sampled) {
   copy(batch);
   if (graph_runner_.takes(batch)) return graph_runner_.forward(batch, sampled);
   loaded_.arena->reset();
-  const Tensor result = loaded_.plan.stage.many() ? run_stage(batch, sampled) : forward_here(batch, sampled);
+  const StepOutput output = loaded_.plan.stage.many() ? run_stage(batch, sampled) : forward_here(batch, sampled);
   loaded_.check_files();  // weights on a device were copied there; on the host the step is done
-  return result;
+  return output;
 }
 
-Tensor Runner::forward_here(const Batch& batch, const Tensor& sampled) {
+StepOutput Runner::forward_here(const Batch& batch, const Tensor& sampled) {
   const BatchView view = inputs_.place(context_, batch, sampled);
   return loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
 }
 
 // The last stage collects the results of all parts before it sends them to rank 0. Rank 0 can therefore hand on all
 // parts before it waits for results.
-Tensor Runner::run_stage(const Batch& batch, const Tensor& sampled) {
+StepOutput Runner::run_stage(const Batch& batch, const Tensor& sampled) {
   const LoadPlan& plan = loaded_.plan;
   const bool generates = plan.task == Task::kGenerate;
   const auto rows_of = [&](const Batch& b) {
@@ -132,13 +132,13 @@ Tensor Runner::run_stage(const Batch& batch, const Tensor& sampled) {
   int64_t done = 0;
   for (const Batch& part : split(batch, stage_parts(batch.size(), plan.stage.size), !generates)) {
     Arena::Scope scope(context_.arena);
-    const Tensor result = forward_here(part, sampled);
+    const Tensor result = forward_here(part, sampled).of_task(plan.task);
     if (gives && rows_of(part) > 0) ops::copy(context_, results.slice_rows(done, rows_of(part)), result);
     done += rows_of(part);
   }
   if (gives) ops::send(context_, 0, results);
   if (takes) ops::receive(context_, (plan.stage.size - 1) * plan.ranks.size, results);
-  return results;
+  return generates ? StepOutput{.logits = results} : StepOutput{.hidden = results};
 }
 
 Tensor Runner::to_host(const Tensor& result) {

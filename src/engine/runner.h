@@ -22,11 +22,11 @@ class Runner {
  public:
   explicit Runner(LoadedModel& loaded);
 
-  // Returns the result of the model's forward() for the batch, in device memory, valid until the next call. `sampled`
+  // Returns the output of the model's forward() for the batch, in device memory, valid until the next call. `sampled`
   // is the output of the previous step's sample, for a batch with from_sample. Throws Error(kCorruptFile) if a file of
   // weights became shorter. In a pipeline, batches of many rows are cut into parts, so that the stages compute at the
   // same time.
-  Tensor run(const Batch& batch, const Tensor& sampled = {});
+  StepOutput run(const Batch& batch, const Tensor& sampled = {});
   // Makes a batch's copies now and removes them, for one that another model computes before run(). Not with ranks.
   void make_copies(Batch& batch);
   // Tells the other ranks about an adapter that was read and checked. It need not be prepared yet.
@@ -38,8 +38,8 @@ class Runner {
   // Does what rank 0 does, until its model is unloaded. `make_rows` is called if rank 0 keeps rows of the prefix cache.
   // Throws Error if a rank is lost.
   void follow(const std::function<std::unique_ptr<RankRows>()>& make_rows = {});
-  // Like run(), but returns the result in host memory.
-  Tensor forward(const Batch& batch) { return to_host(run(batch)); }
+  // Like run(), but returns the logits, or the vectors of another task, in host memory.
+  Tensor forward(const Batch& batch) { return to_host(run(batch).of_task(loaded_.plan.task)); }
   // Captures the graphs of decode steps, if the backend can. Call it once before many decode steps.
   void prepare();
   ops::Ctx& context() { return context_; }
@@ -50,9 +50,9 @@ class Runner {
   void tell(Message about, std::vector<std::byte> message);
   void tell_about_adapters(std::vector<std::byte> message);
   void copy(const Batch& batch);
-  Tensor run_here(const Batch& batch, const Tensor& sampled);
-  Tensor run_stage(const Batch& batch, const Tensor& sampled);
-  Tensor forward_here(const Batch& batch, const Tensor& sampled);
+  StepOutput run_here(const Batch& batch, const Tensor& sampled);
+  StepOutput run_stage(const Batch& batch, const Tensor& sampled);
+  StepOutput forward_here(const Batch& batch, const Tensor& sampled);
   Tensor to_host(const Tensor& result);
 
   LoadedModel& loaded_;

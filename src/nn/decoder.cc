@@ -116,6 +116,7 @@ class DecoderLm final : public Model {
     shape_ = {.family = spec_.family,
               .vocab = spec_.vocab,
               .width = context.task == Task::kGenerate ? spec_.vocab : spec_.hidden,
+              .hidden = spec_.embedding_dim > 0 || spec_.auxiliary_stream ? 0 : spec_.hidden,
               .token_types = false,
               .max_positions = spec_.max_positions,
               .capturable = std::ranges::none_of(spec_.ropes, depends_on_length),
@@ -172,7 +173,7 @@ class DecoderLm final : public Model {
     return floats * sizeof(float) + (kTensors + carried + ropes_.size()) * 64;
   }
 
-  Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
+  StepOutput forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
     AdapterScope adapters(c, batch, adapter_floats_);
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c, batch));
@@ -216,11 +217,12 @@ class DecoderLm final : public Model {
     adapters.use_sample_rows();
     if (auxiliary_stream_ != nullptr) auxiliary_stream_->end(c, batch, auxiliary, rows);
     if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
-    if (head_.outputs() == 0) return rows;
+    if (head_.outputs() == 0) return {.hidden = rows};
+    if (batch.wants_hidden && !spec_.names.norm.empty()) norm_.in_place(c, x);
     const Tensor logits = head_(c, spec_.embedding_dim > 0 ? project_out_(c, rows) : rows);
     if (spec_.logit_scale != 1.0f) ops::map(c, logits, ops::Map::kScale, spec_.logit_scale);
     if (spec_.logit_soft_cap > 0) ops::map(c, logits, ops::Map::kSoftCap, spec_.logit_soft_cap);
-    return logits;
+    return {.logits = logits, .hidden = batch.wants_hidden ? x : Tensor()};
   }
 
  private:

@@ -99,7 +99,7 @@ class Encoder final : public Model {
     return floats * sizeof(float) + (kTensors + ropes_.size()) * 64;
   }
 
-  Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache&) override {
+  StepOutput forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache&) override {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c, batch));
     const Tensor x = c.arena.take(&kFloat32, {batch.size(), spec_.hidden});
@@ -122,7 +122,7 @@ class Encoder final : public Model {
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
     if (!spec_.names.final_norm.empty()) final_norm_.in_place(c, rows);
-    return rows;
+    return {.hidden = rows};
   }
 
  private:

@@ -21,7 +21,8 @@ namespace sluice {
 struct ModelShape {
   std::string family;
   int vocab = 0;             // valid ids are below this; width of the logits
-  int width = 0;             // columns of what forward() returns
+  int width = 0;             // columns of the logits or, of a model for another task than kGenerate, of its vectors
+  int hidden = 0;            // columns of StepOutput::hidden where a batch may want it; 0: none may
   bool token_types = false;  // the model reads Batch::types
   int max_positions = 0;     // longest sequence that the model supports
   // forward() calls the same ops for all batches of equal sizes, so a CUDA graph of it can be replayed
@@ -33,18 +34,26 @@ struct ModelShape {
   std::function<int(int prompt_len)> rope_class;
 };
 
+// What a step gives: fp32 in the arena, valid until the arena's next reset. Both are empty if a later stage of the
+// pipeline has the result (nn/loading/stage.h).
+struct StepOutput {
+  Tensor logits{};  // for Task::kGenerate: [batch.sample_rows, vocab]
+  // The last layer's output, after the final norm. For Task::kGenerate: of all rows [tokens, hidden], if the batch
+  // wants it. Otherwise: of the sample rows [batch.sample_rows, hidden], or one vector per sequence [sequences, width]
+  // (nn/pooled.h).
+  Tensor hidden{};
+
+  const Tensor& of_task(Task task) const { return task == Task::kGenerate ? logits : hidden; }
+};
+
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelShape& shape() const = 0;
   // Bytes of arena that forward() needs for a step of `tokens` tokens and `rows` logit rows.
   virtual size_t activation_bytes(int tokens, int rows) const = 0;
-  // Runs a step and returns fp32 in the arena, valid until the arena's next reset. For Task::kGenerate: logits
-  // [batch.sample_rows, vocab]. Otherwise: the last layer's output for the sample rows [batch.sample_rows, hidden], or
-  // one vector per sequence [sequences, width] (nn/pooled.h). Returns an empty tensor if a later stage of the pipeline
-  // has the result (nn/loading/stage.h). Writes the step's keys, values and states into the
-  // caches. Does not throw; results may be NaN if weights are.
-  virtual Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) = 0;
+  // Runs a step. Writes its keys, values and states into the caches. Does not throw; results may be NaN if weights are.
+  virtual StepOutput forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) = 0;
 };
 
 struct ModelFamily {

@@ -23,14 +23,14 @@ class PooledModel final : public Model {
            static_cast<size_t>(vectors) * 64;
   }
 
-  Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
-    const Tensor rows = body_->forward(c, batch, kv, states);
+  StepOutput forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
+    const Tensor rows = body_->forward(c, batch, kv, states).hidden;
     if (rows.data == nullptr) return {};  // a later stage of the pipeline has the result
     CHECK(rows.rows() == batch.size(), "{} sample rows for {} tokens", rows.rows(), batch.size());
     Tensor x = c.arena.take(&kFloat32, {batch.sequences(), rows.shape[1]});
     ops::pooling(c, {.out = x, .x = rows, .query_start = batch.query_start, .pooling = pooler_.pooling});
     for (const Dense& dense : pooler_.dense) x = dense(c, x);
-    return x;
+    return {.hidden = x};
   }
 
  private:

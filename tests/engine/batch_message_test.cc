@@ -17,6 +17,7 @@ Batch some_batch() {
     for (int32_t i = next % 4; i >= 0; --i) list->push_back(next++);
   }
   batch.block_table_stride = 5;
+  batch.wants_hidden = true;
   batch.copies = {{7, 8}, {9, 10}};
   batch.state_copies = {{3, 4}};
   return batch;
@@ -29,6 +30,7 @@ TEST(BatchMessage, IsTheSameBatchAgain) {
   EXPECT_EQ(again.state_slots, batch.state_slots);
   EXPECT_EQ(again.sample_rows, batch.sample_rows);
   EXPECT_EQ(again.block_table_stride, 5);
+  EXPECT_TRUE(again.wants_hidden);
   ASSERT_EQ(again.copies.size(), 2u);
   EXPECT_EQ(again.copies[1].to, 10);
   EXPECT_EQ(again.state_copies[0].from, 3);

@@ -128,14 +128,14 @@ TEST_P(Embedding, HiddenStates) {
   Arena arena(model->activation_bytes(64, 64));
   ops::Ctx ctx(*queue, arena);
   const Batch all = batch_of(texts_);
-  const Tensor together = model->forward(ctx, all, kv, states);
+  const Tensor together = model->forward(ctx, all, kv, states).hidden;
   std::vector<float> bits(together.f32(), together.f32() + together.shape.elements());
   for (size_t i = 0; i < texts_.size(); ++i) {
     check(together, all.query_start[i], fmt::format("hidden_{}", i), "hidden states");
   }
   for (size_t i = 0; i < texts_.size(); ++i) {
     arena.reset();
-    const Tensor alone = model->forward(ctx, batch_of({texts_[i]}), kv, states);
+    const Tensor alone = model->forward(ctx, batch_of({texts_[i]}), kv, states).hidden;
     EXPECT_EQ(std::memcmp(alone.f32(), bits.data() + all.query_start[i] * alone.shape[1],
                           static_cast<size_t>(alone.shape.elements()) * sizeof(float)),
               0)

@@ -62,7 +62,7 @@ class Windows : public ::testing::TestWithParam<std::string> {
       }
       ScheduledBatch scheduled = scheduler.next();
       if (scheduled.batch.empty()) continue;
-      sampler.begin(runner_->context(), runner_->run(scheduled.batch), scheduled.tasks);
+      sampler.begin(runner_->context(), runner_->run(scheduled.batch).logits, scheduled.tasks);
       std::vector<SampleResult> samples = sampler.finish(runner_->context(), scheduled.tasks);
       std::vector<StepResult> results = step_results(scheduled, samples);
       scheduler.commit(std::move(scheduled), results);
