@@ -16,7 +16,7 @@ inline void check_dimensions(const ModelInfo& model, int dimensions, const std::
   };
   if (dimensions == 0) return;
   const std::string all = std::to_string(model.vector_size);
-  if (model.task != Task::kEmbed || dimensions < 0 || dimensions > model.vector_size) {
+  if (!model.embeds() || dimensions < 0 || dimensions > model.vector_size) {
     refuse("vectors of this model have " + all + " dimensions, but got " + std::to_string(dimensions) + ".");
   }
   if (dimensions == model.vector_size) return;

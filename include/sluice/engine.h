@@ -45,7 +45,8 @@ struct ModelInfo {
   bool template_takes_no_effort = false;  // and its value "none" turns thoughts off
   std::string thinking_switch{};  // the chat template's variable that turns thoughts on and off; empty: there is none
   Task task = Task::kGenerate;
-  int vector_size = 0;                // kEmbed: dimensions of a vector; kScore: labels
+  std::string embedding_pooling{};    // kGenerate: embed() pools hidden states so: "last", "mean"; empty: it refuses
+  int vector_size = 0;                // dimensions of a vector, if it embeds; kScore: labels
   std::vector<std::string> labels{};  // kScore: their names; "LABEL_0" where the checkpoint has none
   // kEmbed: whether the model was trained so that leading dimensions are vectors, too; and the only numbers of them
   // that it was trained for (empty: any).
@@ -59,6 +60,8 @@ struct ModelInfo {
   int kv_transfer_port = 0;
   // Sampling defaults of the checkpoint's generation_config.json, for fields a request leaves out.
   SamplingParams default_sampling{};
+
+  bool embeds() const { return task == Task::kEmbed || !embedding_pooling.empty(); }
 };
 
 struct AdapterInfo {
@@ -131,8 +134,8 @@ class Engine {
   RequestId submit_chat(ChatRequest chat, EventSink sink) {
     return submit(chat_request(std::move(chat)), std::move(sink));
   }
-  // The same for models of another task than kGenerate; one result follows. A model of one kind refuses the other's
-  // requests with kInvalidRequest.
+  // The same for vectors and scores of texts; one result follows. A model refuses what it was not loaded for with
+  // kInvalidRequest.
   virtual RequestId embed(PoolingRequest request, PoolingSink sink) = 0;
   // Tokens of a text, or of a pair of texts, for embed(), with what the model wants around them.
   virtual PooledText encode(std::string_view text, std::optional<std::string_view> pair,

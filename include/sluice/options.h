@@ -26,6 +26,8 @@ struct EngineOptions {
   std::string packed_cache_check = "auto";
   // auto (the task it was made for), generate, embed, score; pooling: as auto, but embed for a model that generates
   std::string task = "auto";
+  // A model that generates also gives vectors of texts: none (it does not), last or mean (of its last hidden states).
+  std::string embedding_pooling = "none";
   bool matryoshka = false;            // vectors may be cut to fewer dimensions, also if the checkpoint does not say so
   bool allow_bin = false;             // allow weights in torch.save files (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
@@ -163,6 +165,11 @@ void visit(V&& v, EngineOptions& o) {
     "task to load the model for (auto: the one it was made for; pooling: the same, but embed for a model that "
     "generates)",
     {"auto", "generate", "embed", "score", "pooling"});
+  v("embedding-pooling", o.embedding_pooling,
+    "give vectors of texts beside answers: the last hidden state of the last token, or the mean of all tokens' (none: "
+    "a "
+    "model that generates gives no vectors)",
+    {"none", "last", "mean"});
   v("matryoshka", o.matryoshka,
     "allow 'dimensions' for an embedding model that was trained for it but does not declare it (is_matryoshka)");
   v("dtype", o.dtype, "type of weights and computation (auto: the checkpoint's)",

@@ -43,6 +43,8 @@ struct PoolingRequest {
   int dimensions = 0;               // kEmbed: leading dimensions to return; 0: all (arXiv:2205.13147)
   std::optional<bool> normalize{};  // kEmbed: scale vectors to length 1; none: as the model says
   std::optional<bool> activate{};   // kScore: false returns logits; none: as the model says
+  std::string cache_salt{};         // prefixes are shared only between equal salts, for models that also generate text
+  std::string tenant{};             // who asks, see Request::tenant
   // Past it the request ends with FinishReason::kAbort.
   std::optional<std::chrono::steady_clock::time_point> deadline{};
 };

@@ -57,6 +57,12 @@ enum class ThoughtStart {
 
 inline constexpr int kMostSessionSeconds = 7 * 24 * 3600;
 
+// How the last hidden states of a text, after the final norm, become its vector.
+enum class HiddenPooling {
+  kLast,  // that of the last token
+  kMean,  // their mean
+};
+
 struct Request {
   std::string id{};                             // for logs; need not be unique
   std::vector<TokenId> prompt{};                // at least one token
@@ -77,9 +83,11 @@ struct Request {
   int n = 1;                           // independent continuations; they share the prompt's cache blocks
   int best_of = 0;                     // above n: so many are made, and those with the best mean log-probability remain
   std::optional<BeamParams> beams{};   // searches for the choices instead of sampling them
-  int priority = 0;                    // lower is served first under the priority policy
-  std::string adapter{};               // name of a loaded adapter that changes the model; empty: none
-  std::string cache_salt{};            // prefixes are shared only between equal salts
+  // The answer is the prompt's vector (Event::vector) instead of text. Engine::embed makes such requests.
+  std::optional<HiddenPooling> pooling{};
+  int priority = 0;          // lower is served first under the priority policy
+  std::string adapter{};     // name of a loaded adapter that changes the model; empty: none
+  std::string cache_salt{};  // prefixes are shared only between equal salts
   // The conversation that this request is a turn of: its cached tokens stay longer than others (docs/sessions.md).
   // Empty: none. Names of different tenants are different sessions.
   std::string session{};
@@ -168,6 +176,7 @@ struct Event {
   std::vector<TokenId> prompt{};                 // in the request's first event, when asked for
   std::vector<TokenLogprobs> logprobs{};         // one per token, when asked for
   std::vector<TokenLogprobs> prompt_logprobs{};  // in the first event of choice 0, when asked for: one per prompt token
+  std::vector<float> vector{};                   // of Request::pooling: in the last event, unless the request failed
   std::optional<Finish> finish{};
   bool last = false;  // nothing follows for the whole request
   Usage usage{};      // usage of this choice so far

@@ -60,7 +60,7 @@ PoolingRequest read_pooling(Engine& engine, std::span<const PoolingInput> inputs
   return with_call(engine, [&](DirectCall& direct) {
     server::Call& call = direct.call();
     const ModelInfo& model = engine.model();
-    if (model.task == Task::kGenerate) server::refuse_task(call, "give vectors or scores");
+    if (model.task == Task::kGenerate && !model.embeds()) server::refuse_task(call, "give vectors or scores");
     const std::vector<std::span<const Parameter>> rows = {kOptions, server::truncation_parameters(),
                                                           server::activation_parameter()};
     if (!options.empty()) direct.read(options, rows, {});

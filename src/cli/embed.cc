@@ -46,19 +46,19 @@ PooledText read_line(const Engine& engine, const Arguments& a, const std::string
   return engine.encode(name.empty() ? text : prompt->second + text, {}, {.tokens = a.truncate});
 }
 
-Json to_row(const PoolingResult& result, Task task) {
+Json to_row(const PoolingResult& result, bool embeds) {
   if (result.reason != FinishReason::kStop) return {{"error", result.message.empty() ? "aborted" : result.message}};
-  return {{task == Task::kEmbed ? "embedding" : "scores", result.vectors.front()},
-          {"prompt_tokens", result.prompt_tokens}};
+  return {{embeds ? "embedding" : "scores", result.vectors.front()}, {"prompt_tokens", result.prompt_tokens}};
 }
 
 int run(Arguments& a) {
   make_local(a.engine);
   const auto engine = load_engine(a.engine);
-  const Task task = engine->model().task;
-  if (task == Task::kGenerate) {
-    throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("{} generates text (use --task embed to get vectors)", engine->model().name));
+  const bool embeds = engine->model().embeds();
+  if (engine->model().task == Task::kGenerate && !embeds) {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("{} generates text (use --task embed or --embedding-pooling to "
+                                                        "get vectors)",
+                                                        engine->model().name));
   }
   std::deque<std::future<Json>> open;  // answers in the order of the lines
   bool failed = false;
@@ -81,7 +81,7 @@ int run(Arguments& a) {
       request.texts.push_back(read_line(*engine, a, line));
       request.dimensions = a.dimensions;
       engine->embed(std::move(request),
-                    [answer, task](const PoolingResult& result) { answer->set_value(to_row(result, task)); });
+                    [answer, embeds](const PoolingResult& result) { answer->set_value(to_row(result, embeds)); });
     } catch (const Error& e) {
       answer->set_value({{"error", e.what()}});
     }

@@ -30,6 +30,7 @@
 #include "engine/frontend.h"
 #include "engine/grammar_constraint.h"
 #include "engine/health.h"
+#include "engine/hidden_pooler.h"
 #include "engine/load.h"
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
@@ -39,6 +40,7 @@
 #include "engine/runner.h"
 #include "engine/sampling_texts.h"
 #include "engine/text_engine.h"
+#include "engine/text_vectors.h"
 #include "engine/transfer_rules.h"
 #include "engine/validate.h"
 #include "hub/cache.h"
@@ -206,6 +208,14 @@ class EngineImpl final : public TextEngine {
       }
     }
     info_.context_shift = options.context_shift;
+    if (const auto pooling = loaded_.plan.embedding_pooling) {
+      pooler_ = std::make_unique<HiddenPooler>(*loaded_.plan.device, *pooling, loaded_.plan.max_num_seqs,
+                                               loaded_.plan.shape.hidden);
+      vectors_ = std::make_unique<TextVectors>(
+          info_, *pooling, scheduler_.queue_limit(),
+          [this](Request request, EventSink sink) { return start(std::move(request), std::move(sink), nullptr); },
+          [this](RequestId id) { cancel_one(id); });
+    }
     runner_.prepare();
     if (drafting_ != nullptr) drafting_->prepare();
     publish_gauges(0);
@@ -244,8 +254,6 @@ class EngineImpl final : public TextEngine {
       request.n = request.best_of;
     }
     if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
-    const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-    const int rope_class = loaded_.plan.shape.rope_class(static_cast<int>(prompt_tokens));
     std::shared_ptr<const Adapter> adapter;
     if (!request.adapter.empty()) {
       adapter = adapters_.get(request.adapter);
@@ -254,43 +262,30 @@ class EngineImpl final : public TextEngine {
           "adapter " +
           adapter->digest;
     }
-    if (rope_class != 0) request.cache_salt += fmt::format("\x1frope {}", rope_class);
-    if (!scheduler_.queue_limit().try_enter(request.n, prompt_tokens)) {
+    if (!scheduler_.queue_limit().try_enter(request.n, static_cast<int64_t>(request.prompt.size()))) {
       throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
     }
-    const RequestId id = next_id_.fetch_add(1);
-    const int choices = request.n;
-    try {
-      frontend_.add(id, request, std::move(sink));
-      if (Constraints::needed(request)) {
-        constrain_and_submit(id, std::move(request), std::move(adapter));
-      } else {
-        inbox_.push(Submit{id, std::move(request), nullptr, std::move(adapter)});
-      }
-    } catch (...) {  // no memory: nothing of the request may stay behind
-      take_compiling(id);
-      frontend_.remove(id);
-      scheduler_.queue_limit().leave(choices, prompt_tokens);
-      throw;
-    }
-    return id;
+    return start(std::move(request), std::move(sink), std::move(adapter));
   }
 
   void load_adapter(const std::string& name, const std::string& folder) override { adapters_.load(name, folder); }
   bool unload_adapter(std::string_view name) override { return adapters_.unload(name); }
   std::vector<AdapterInfo> adapters() const override { return adapters_.all(); }
 
-  RequestId embed(PoolingRequest request, PoolingSink) override {
-    throw Error(ErrorCode::kInvalidRequest,
-                fmt::format("{} was loaded to generate text: embeddings and scores need --task embed or --task score",
-                            info_.name),
-                request.param, "unsupported_task");
+  RequestId embed(PoolingRequest request, PoolingSink sink) override {
+    if (vectors_ == nullptr) {
+      throw Error(ErrorCode::kInvalidRequest,
+                  fmt::format("{} was loaded to generate text: embeddings need --task embed or --embedding-pooling, "
+                              "scores need --task score",
+                              info_.name),
+                  request.param, "unsupported_task");
+    }
+    if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
+    return vectors_->embed(std::move(request), std::move(sink));
   }
 
   void cancel(RequestId id) override {
-    std::optional<Request> compiling = take_compiling(id);
-    if (compiling) return end_early(id, *compiling, {.reason = FinishReason::kAbort});
-    inbox_.push(Cancel{id});
+    if (vectors_ == nullptr || !vectors_->cancel(id)) cancel_one(id);
   }
   void end_session(std::string_view tenant, std::string_view session) override {
     inbox_.push(EndSession{session_key(tenant, session)});
@@ -329,6 +324,35 @@ class EngineImpl final : public TextEngine {
   }
 
  private:
+  // Starts a request that has entered the queue; leaves it if there is no memory.
+  RequestId start(Request request, EventSink sink, std::shared_ptr<const Adapter> adapter) {
+    const RequestId id = next_id_.fetch_add(1);
+    const int choices = request.n;
+    const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+    try {
+      const int rope_class = loaded_.plan.shape.rope_class(static_cast<int>(prompt_tokens));
+      if (rope_class != 0) request.cache_salt += fmt::format("\x1frope {}", rope_class);
+      frontend_.add(id, request, std::move(sink));
+      if (Constraints::needed(request)) {
+        constrain_and_submit(id, std::move(request), std::move(adapter));
+      } else {
+        inbox_.push(Submit{id, std::move(request), nullptr, std::move(adapter)});
+      }
+    } catch (...) {  // no memory: nothing of the request may stay behind
+      take_compiling(id);
+      frontend_.remove(id);
+      scheduler_.queue_limit().leave(choices, prompt_tokens);
+      throw;
+    }
+    return id;
+  }
+
+  void cancel_one(RequestId id) {
+    std::optional<Request> compiling = take_compiling(id);
+    if (compiling) return end_early(id, *compiling, {.reason = FinishReason::kAbort});
+    inbox_.push(Cancel{id});
+  }
+
   // What a context shift keeps: what the request says, and the tokens that begin every text.
   int context_kept(const Request& request) const {
     const int keep = request.context_keep.value_or(scheduler_options_.context_keep);
@@ -511,13 +535,16 @@ class EngineImpl final : public TextEngine {
     const Tensor sampled = in_flight_ ? sampler_.sampled() : Tensor();
     if (drafting_ != nullptr) drafting_->complete(scheduler_, next, sampled);
     const int tokens = next.batch.size();
-    Tensor logits;
-    if (tokens > 0) logits = runner_.run(next.batch, sampled).logits;
+    StepOutput output;
+    if (tokens > 0) output = runner_.run(next.batch, sampled);
+    if (tokens > 0 && pooler_ != nullptr) {
+      pooler_->begin(runner_.context(), next, output.hidden, scheduler_.requests());
+    }
     if (rows_ != nullptr) move_rows();
     waits_for_rows_ = tokens == 0 && !in_flight_ && scheduler_.awaits_transfers();
     if (in_flight_) commit_in_flight();
     if (tokens > 0) {
-      const bool ahead = sampler_.begin(runner_.context(), logits, next.tasks);
+      const bool ahead = sampler_.begin(runner_.context(), output.logits, next.tasks);
       in_flight_ = std::move(next);
       if (waits_) {
         commit_in_flight();
@@ -547,6 +574,7 @@ class EngineImpl final : public TextEngine {
 
   void commit(ScheduledBatch step, std::vector<SampleResult> samples) {
     std::vector<StepResult> results = step_results(step, samples);
+    if (pooler_ != nullptr) pooler_->finish(runner_.context(), results);
     scheduler_.commit(std::move(step), results);
   }
 
@@ -671,6 +699,7 @@ class EngineImpl final : public TextEngine {
   const bool waits_;                          // ops run on host memory and are done when they return
   std::unique_ptr<ThreadPool> mask_threads_;  // where the ops' threads are not the host's
   Sampler sampler_;
+  std::unique_ptr<HiddenPooler> pooler_;           // null: no vectors
   std::optional<ScheduledBatch> in_flight_;        // the batch between sampler_'s begin() and finish()
   std::unordered_map<uint64_t, Submit> fetching_;  // requests that wait for rows of another server, by fetch
   std::vector<SequenceEvent> events_;              // events being published; kept to reuse its memory
@@ -681,6 +710,7 @@ class EngineImpl final : public TextEngine {
   std::atomic<bool> draining_{false}, dead_{false}, busy_{false};
   std::atomic<int> running_{0};
   std::atomic<Clock::rep> progress_{0};
+  std::unique_ptr<TextVectors> vectors_;  // null: no vectors
   Frontend frontend_;
   mutable std::mutex compiling_mutex_;
   std::unordered_map<RequestId, Request> compiling_;  // requests that wait for their grammars

@@ -168,6 +168,7 @@ void Frontend::deliver(SequenceEvent& event) {
   if (choice.ended) return;  // tokens computed after the stop string
   const Clock::time_point now = Clock::now();
   if (!event.tokens.empty()) time_tokens(*stream, choice, event, now);
+  if (event.vector) stream->times.was_scheduled = true, stream->times.scheduled = event.admitted_at;
 
   Event out;
   out.index = event.index;
@@ -175,6 +176,7 @@ void Frontend::deliver(SequenceEvent& event) {
   if (event.finish) out.finish = std::move(*event.finish);
   const bool ended_by_engine = out.finish.has_value();
   out.tokens.assign(event.tokens.begin(), event.tokens.end());
+  if (event.vector) out.vector = std::move(*event.vector);
   out.prompt = std::exchange(stream->prompt, {});
   if (event.logprobs) {
     out.logprobs = std::move(event.logprobs->tokens);

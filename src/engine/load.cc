@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/registry.h"
+#include "engine/hidden_pooler.h"
 #include "engine/load_draft.h"
 #include "engine/load_parts.h"
 #include "engine/option_checks.h"
@@ -390,6 +391,28 @@ void join_ranks(const EngineOptions& options, LoadPlan& plan, std::shared_ptr<Co
 
 size_t LoadPlan::packed_bytes() const { return std::accumulate(packed_sizes.begin(), packed_sizes.end(), size_t{0}); }
 
+// Vectors of a model that generates.
+void plan_vectors(const EngineOptions& options, LoadPlan& plan) {
+  const std::string& asked = options.embedding_pooling;
+  if (asked == "none") return;
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::kUnsupportedModel, fmt::format("--embedding-pooling {}: {}", asked, why));
+  };
+  if (asked != "last" && asked != "mean") refuse("unknown value (expected one of: none, last, mean)");
+  if (plan.task != Task::kGenerate) {
+    refuse(fmt::format("the model was loaded with --task {} (expected generate)", to_string(plan.task)));
+  }
+  if (plan.stage.many()) refuse("is not supported with --pipeline-parallel-size above 1");
+  if (plan.shape.hidden == 0) {
+    refuse(fmt::format("models of the family {} give no hidden states beside their logits (use --task embed)",
+                       plan.shape.family));
+  }
+  plan.embedding_pooling = asked == "last" ? HiddenPooling::kLast : HiddenPooling::kMean;
+  plan.embedding.matryoshka = options.matryoshka;
+  const size_t bytes = HiddenPooler::bytes(*plan.embedding_pooling, plan.max_num_seqs, plan.shape.hidden);
+  if (bytes > 0) plan.memory.rows.push_back({"vectors", bytes, fmt::format("sums of {} texts", plan.max_num_seqs)});
+}
+
 LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr<Communicator> communicator) {
   check_options(given);
   EngineOptions options = given;
@@ -445,6 +468,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   const std::unique_ptr<Model> model = build_model(plan, context, options.max_model_len);
   note_model(plan, *model, context);
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
+  plan_vectors(options, plan);
   plan_drafts(options.model, plan);
   warn_about_unpacked(plan);
 

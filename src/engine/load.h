@@ -18,6 +18,7 @@
 #include "nn/model.h"
 #include "parallel/communicator.h"
 #include "sluice/options.h"
+#include "sluice/request.h"
 #include "speculative/options.h"
 
 namespace sluice {
@@ -34,6 +35,7 @@ struct LoadPlan {
   DType kv_dtype = nullptr;           // type of the KV cache
   DType weight_type() const { return quantization != nullptr ? quantization : dtype; }  // type of most matrices
   Task task = Task::kGenerate;
+  std::optional<HiddenPooling> embedding_pooling{};           // EngineOptions::embedding_pooling
   EmbeddingFiles embedding{};                                 // for kEmbed
   ScoreActivation score_activation = ScoreActivation::kNone;  // for kScore
   ModelShape shape;

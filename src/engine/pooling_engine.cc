@@ -15,10 +15,10 @@
 #include "base/log.h"
 #include "engine/health.h"
 #include "engine/metrics.h"
+#include "engine/pooling_request.h"
 #include "engine/runner.h"
 #include "engine/text_engine.h"
 #include "scheduler/queue_limit.h"
-#include "sluice/dimensions.h"
 
 namespace sluice {
 namespace {
@@ -39,18 +39,6 @@ struct Place {
   std::shared_ptr<Job> job;
   size_t text = 0;
 };
-
-// Divides the first `dimensions` values (0: all) by their length, if asked to.
-std::vector<float> finish_embedding(std::span<const float> x, int dimensions, bool normalize) {
-  if (dimensions > 0) x = x.first(static_cast<size_t>(dimensions));
-  std::vector<float> out(x.begin(), x.end());
-  if (!normalize) return out;
-  double squares = 0;
-  for (const float value : out) squares += static_cast<double>(value) * value;
-  const double length = std::max(std::sqrt(squares), 1e-12);
-  for (float& value : out) value = static_cast<float>(value / length);
-  return out;
-}
 
 std::vector<float> finish_scores(std::span<const float> logits, ScoreActivation activation) {
   std::vector<float> out(logits.begin(), logits.end());
@@ -93,7 +81,7 @@ class PoolingEngine final : public TextEngine {
   }
 
   RequestId embed(PoolingRequest request, PoolingSink sink) override {
-    check(request);
+    check_pooling(request, info_);
     if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
     auto job = std::make_shared<Job>();
     for (const PooledText& text : request.texts) job->tokens += static_cast<int64_t>(text.tokens.size());
@@ -144,35 +132,6 @@ class PoolingEngine final : public TextEngine {
   }
 
  private:
-  [[noreturn]] static void refuse(std::string param, const char* reason, const std::string& message) {
-    throw Error(ErrorCode::kInvalidRequest, message, std::move(param), reason);
-  }
-
-  // Checks all ranges, for requests from any source.
-  void check(const PoolingRequest& request) const {
-    const std::string& param = request.param;
-    if (request.texts.empty()) refuse(param, "empty_array", fmt::format("Invalid '{}': it has no texts.", param));
-    for (size_t i = 0; i < request.texts.size(); ++i) {
-      const PooledText& text = request.texts[i];
-      const std::string path = request.texts.size() == 1 ? param : fmt::format("{}[{}]", param, i);
-      if (text.tokens.empty()) refuse(path, "invalid_value", fmt::format("Invalid '{}': it has no tokens.", path));
-      if (text.tokens.size() > static_cast<size_t>(info_.max_model_len)) {
-        refuse(path, "context_length_exceeded",
-               fmt::format("This model's maximum context length is {} tokens. However, '{}' has {} tokens.",
-                           info_.max_model_len, path, text.tokens.size()));
-      }
-      for (const TokenId id : text.tokens) {
-        if (id < 0 || id >= info_.vocab_size) {
-          refuse(path, "invalid_value",
-                 fmt::format("Invalid '{}': token id {} is not in the vocabulary of {} tokens.", path, id,
-                             info_.vocab_size));
-        }
-      }
-      CHECK(text.types.empty() || text.types.size() == text.tokens.size());
-    }
-    check_dimensions(info_, request.dimensions);
-  }
-
   void run() {
     try {
       while (take_commands()) {

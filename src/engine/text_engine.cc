@@ -60,6 +60,10 @@ ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& ch
   if (text.syntax.reasoning != nullptr) info.reasoning_syntax = text.syntax.reasoning->name;
   info.task = plan.task;
   info.vector_size = plan.task == Task::kGenerate ? 0 : plan.shape.width;
+  if (plan.embedding_pooling) {
+    info.embedding_pooling = *plan.embedding_pooling == HiddenPooling::kLast ? "last" : "mean";
+    info.vector_size = plan.shape.hidden;
+  }
   if (plan.task == Task::kScore) info.labels = label_names(checkpoint.config.values(), info.vector_size);
   info.matryoshka = plan.embedding.matryoshka;
   info.matryoshka_dimensions = plan.embedding.matryoshka_dimensions;

@@ -26,9 +26,11 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   if (pools_.recurrent() && pools_.states.live() == options_.state_slots)
     return without_idle_beams();  // or of sequences that ended in flight
 
-  // The last token is always computed, for its logits; so are prompt rows that are to be scored.
+  // The last token is always computed, for its logits; so are prompt rows that are to be scored, and all rows of a
+  // mean.
   int reusable = sequence.length() - 1;
   if (request.scores_prompt()) reusable = std::min(reusable, request.scored);
+  if (request.request.pooling == HiddenPooling::kMean) reusable = 0;
   const int full_blocks = options_.prefix_caching ? reusable / options_.block_size : 0;
   const std::string& salt = request.request.cache_salt;
   memory.extend_hashes(pools_.blocks, salt, sequence.tokens, full_blocks);

@@ -106,8 +106,8 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
     sequence.unknown += drafted > 0 ? part.samples : 1;
   }
   sequence.computed = end;
-  sequence.awaits_host =
-      part.scores > 0 || part.outputs == Outputs::kFork || sequence.speculates || sequence.request->beams != nullptr;
+  sequence.awaits_host = part.scores > 0 || part.outputs == Outputs::kFork || part.outputs == Outputs::kVector ||
+                         sequence.speculates || sequence.request->beams != nullptr;
   sequence.last_step = number_;
   ++sequence.in_flight;
 }
@@ -116,6 +116,11 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
 void BatchBuilder::add_tasks(const Sequence& sequence, ScheduledBatch::Part& part, int drafted) {
   const RequestState& request = *sequence.request;
   const int end = part.first + part.tokens;
+  if (const auto& pooling = request.request.pooling) {
+    if (end == sequence.length()) part.outputs = Outputs::kVector;
+    out_.batch.wants_hidden |= part.outputs == Outputs::kVector || *pooling == HiddenPooling::kMean;
+    return;
+  }
   if (!sequence.plain && request.scores_prompt()) {
     const int scored_end = std::min(end, request.prompt_length() - 1);
     for (int position = std::max(part.first, request.scored); position < scored_end; ++position) {

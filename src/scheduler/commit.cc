@@ -1,5 +1,6 @@
 // Taking the results of a step: new tokens, forks, blocks for the prefix cache, and every way a sequence ends.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -77,6 +78,8 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
     case Outputs::kNone:
     case Outputs::kScores:
       return;
+    case Outputs::kVector:
+      return commit_vector(sequence, result.vector);
     case Outputs::kToken:
       if (request.beams) return commit_beam(sequence, result.accepted[0]);
       return commit_tokens(sequence, result.accepted, 1);
@@ -88,6 +91,20 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
       fork(sequence);
       for (int i = 0; i < part.samples; ++i) commit_tokens(*request.choices[i], result.accepted.subspan(i, 1), 1);
   }
+}
+
+void Scheduler::commit_vector(Sequence& sequence, const std::vector<float>& vector) {
+  const bool finite = std::ranges::all_of(vector, [](float value) { return std::isfinite(value); });
+  bad_logits_ |= !finite;
+  SequenceEvent& event = events_.emplace_back();
+  event.request = sequence.id;
+  event.admitted_at = sequence.admitted_at;
+  event.usage = usage_of(sequence, &sequence);
+  event.preemptions = sequence.request->preemptions;
+  event.finish = std::make_unique<Finish>(finite ? make_finish(FinishReason::kStop)
+                                                 : make_finish(FinishReason::kError, "the vector is not finite"));
+  if (finite) event.vector = std::make_unique<std::vector<float>>(vector);
+  end_sequence(sequence);
 }
 
 void Scheduler::count_draft(int drafted, int accepted) {

@@ -46,7 +46,7 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
                        most_kept(options), options.max_model_len),
            "n_keep", "integer_above_max_value");
   }
-  const int64_t wanted = prompt + (shifts ? 1 : max_tokens.value_or(1));
+  const int64_t wanted = prompt + (request.pooling ? 0 : shifts ? 1 : max_tokens.value_or(1));
   if (wanted > options.max_model_len) {
     refuse(fmt::format("This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
                        "prompt, {} in the completion). Please reduce the length of either one.",

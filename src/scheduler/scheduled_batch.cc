@@ -31,6 +31,7 @@ void ScheduledBatch::clear() {
   tasks.clear();
   parts.clear();
   number = set = 0;
+  batch.wants_hidden = false;
 }
 
 void ScheduledBatch::drop_drafted(std::span<const int> dropped) {
@@ -92,7 +93,8 @@ std::vector<StepResult> step_results(const ScheduledBatch& step, std::span<Sampl
       const int first_drafted = step.batch.query_start[all.size()] + 1;
       accepted = accepted_tokens(std::span(step.batch.tokens).subspan(first_drafted, part.samples - 1), samples);
     }
-    all.push_back({.scores = results.subspan(part.first_task, part.scores), .accepted = samples.first(accepted)});
+    all.push_back(
+        {.scores = results.subspan(part.first_task, part.scores), .accepted = samples.first(accepted), .vector = {}});
   }
   return all;
 }

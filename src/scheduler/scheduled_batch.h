@@ -18,6 +18,7 @@ enum class Outputs : uint8_t {
   kToken,   // one sampled token
   kScores,  // log-probabilities of prompt tokens, but no token yet
   kFork,    // one sampled token for each choice of its request
+  kVector,  // the vector of its prompt
   kVerify,  // one token more than the accepted ones of its draft: 1 .. drafted + 1
 };
 
@@ -53,6 +54,7 @@ struct ScheduledBatch {
 struct StepResult {
   std::span<SampleResult> scores;    // one per scored prompt token
   std::span<SampleResult> accepted;  // tokens in order; kFork: one per choice. One with an error is the last one.
+  std::vector<float> vector{};       // for kVector
 };
 
 // Divides the sampler's results, one per task, among the parts. A token of kVerify is accepted when all tokens sampled

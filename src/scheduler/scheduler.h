@@ -65,6 +65,9 @@
 // admitted when its adapter has a slot or one is free. Prefixes are shared only within an adapter, by the request's
 // cache_salt.
 //
+// Vectors. A request with `pooling` has its prompt computed like any other, and ends with the prompt's vector instead
+// of a token. The engine makes it of the hidden states of the steps that compute the prompt.
+//
 // Beams. A request may search for its choices (beam_search.h). Its prompt is computed by one sequence, then each beam
 // is a sequence that shares blocks with the others. A beam whose next tokens are known waits for the other beams. Where
 // these lack memory and nothing else can run, it gives up its own, and computes its text again when the search goes on.
@@ -123,9 +126,10 @@ struct EventLogprobs {
 struct SequenceEvent {
   RequestId request = 0;
   int index = 0;
-  TokenList tokens{};                         // the new ones, end and stop tokens included
-  std::unique_ptr<EventLogprobs> logprobs{};  // null when not asked for
-  std::unique_ptr<Finish> finish{};           // nothing follows for this choice
+  TokenList tokens{};                            // the new ones, end and stop tokens included
+  std::unique_ptr<EventLogprobs> logprobs{};     // null when not asked for
+  std::unique_ptr<std::vector<float>> vector{};  // of Request::pooling, with a finish
+  std::unique_ptr<Finish> finish{};              // nothing follows for this choice
   Usage usage{};
   int preemptions = 0;                                  // of the request so far
   std::chrono::steady_clock::time_point admitted_at{};  // when the request first ran
@@ -256,6 +260,7 @@ class Scheduler {
   // Taking results.
   void commit_part(const ScheduledBatch::Part& part, const StepResult& result, uint64_t step);
   void fork(Sequence& trunk);
+  void commit_vector(Sequence& sequence, const std::vector<float>& vector);
   void count_draft(int drafted, int accepted);
   void commit_tokens(Sequence& sequence, std::span<SampleResult> accepted, int sampled);
   void append(Sequence& sequence, TokenId token, SequenceEvent& event);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "server/auth.h"
+
 namespace sluice::server {
 
 Headers Call::warnings() const {
@@ -33,6 +35,8 @@ void Call::generate(GenerationJob job) {
 
 void Call::embed(PoolingJob job) {
   job.dialect = endpoint.dialect;
+  job.request.cache_salt = cache_salt(tenant, {});
+  job.request.tenant = tenant;
   if (log) job.log.emplace(request_id, model.name, arrived);
   PoolingCall::start(model.engine, std::move(job), reply, running);
 }

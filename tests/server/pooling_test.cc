@@ -42,6 +42,17 @@ TEST_F(Pooling, Embeddings) {
                "invalid_parameter_combination");
 }
 
+TEST_F(Pooling, AModelThatGeneratesMayGiveVectors) {
+  engine.info().task = Task::kGenerate;
+  expect_error(embed("ab"), 400, "model", "unsupported_task");
+  engine.info().embedding_pooling = "last";
+  EXPECT_EQ(embed("ab").json()["data"][0]["embedding"], Json({3, 257, 98, 0}));
+  EXPECT_EQ(post("/pooling", R"({"input":"ab"})").json()["data"][0]["data"], Json({3, 257, 98, 0}));
+  EXPECT_EQ(post("/v1/score", R"({"text_1":"ab","text_2":"ab"})").json()["data"][0]["score"],
+            75662.0);  // vectors of the fake
+  EXPECT_EQ(post("/v1/completions", R"({"model":"fake","prompt":"hi"})").status, 200);
+}
+
 TEST_F(Pooling, TextsAreCutAtEitherSide) {
   const auto tokens = [&](const Json& input, Json more) {
     more["truncate_prompt_tokens"] = 3;

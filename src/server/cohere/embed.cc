@@ -197,7 +197,7 @@ void check_limits(Call& call, const std::vector<PooledText>& texts) {
 void check(Call& call) {
   const auto& fields = call.fields.of<CohereFields>();
   const ModelInfo& model = call.info();
-  if (model.task != Task::kEmbed) refuse_task(call, "give embeddings");
+  if (!model.embeds()) refuse_task(call, "give embeddings");
   check_dimensions(model, fields.dimensions, "output_dimension");
   if (fields.texts.is_array() && fields.inputs.is_array()) {
     throw ApiError{.message = "Setting both 'texts' and 'inputs' is not supported.",

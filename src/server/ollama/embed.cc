@@ -77,7 +77,7 @@ PoolingJob job_of(Call& call, std::string param) {
   const ModelInfo& model = call.info();
   const int dimensions = call.fields.of<EmbedFields>().dimensions;
   apply_keep_alive(call);
-  if (model.task != Task::kEmbed) refuse_task(call, "give embeddings");
+  if (!model.embeds()) refuse_task(call, "give embeddings");
   if (dimensions > model.vector_size) {
     throw invalid_value("dimensions", fmt::format("Invalid 'dimensions': expected at most the {} dimensions of this "
                                                   "model's vectors, but got {}.",

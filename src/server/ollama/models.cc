@@ -98,7 +98,7 @@ Json capabilities(const ModelInfo& model) {
   if (model.task == Task::kGenerate) out.push_back("completion");
   if (!model.tool_syntax.empty()) out.push_back("tools");
   if (!model.reasoning_syntax.empty()) out.push_back("thinking");
-  if (model.task == Task::kEmbed) out.push_back("embedding");
+  if (model.embeds()) out.push_back("embedding");
   return out;
 }
 

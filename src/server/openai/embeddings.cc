@@ -42,7 +42,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
 
 void run(Call& call) {
   const ModelInfo& model = call.info();
-  if (model.task != Task::kEmbed) refuse_task(call, "give embeddings");
+  if (!model.embeds()) refuse_task(call, "give embeddings");
   const auto& fields = call.fields.of<EmbeddingFields>();
   check_dimensions(model, fields.dimensions);
   PoolingJob job{.request = {.id = call.request_id,

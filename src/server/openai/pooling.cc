@@ -40,7 +40,7 @@ constexpr auto kParameters = std::to_array<Parameter>({
 });
 
 void check_task(const Call& call, const std::string& task) {
-  const bool embeds = call.info().task == Task::kEmbed;
+  const bool embeds = call.info().embeds();
   const std::string_view own = embeds ? "embed" : "classify";
   if (task.empty() || task == own || (!embeds && task == "score")) return;
   throw invalid_value("task", fmt::format("Invalid 'task': '{}'. This model supports '{}'.", quotable(task), own));
@@ -48,11 +48,11 @@ void check_task(const Call& call, const std::string& task) {
 
 void run(Call& call) {
   const ModelInfo& model = call.info();
-  if (model.task == Task::kGenerate) refuse_task(call, "pool texts");
+  if (model.task == Task::kGenerate && !model.embeds()) refuse_task(call, "pool texts");
   const auto& fields = call.fields.of<PoolingTaskFields>();
   const auto& shared = call.fields.of<PoolingFields>();
   check_task(call, fields.task);
-  if (model.task == Task::kEmbed) {
+  if (model.embeds()) {
     check_dimensions(model, fields.dimensions);
   } else if (fields.dimensions > 0 || fields.normalize) {
     throw unsupported_parameter(fields.dimensions > 0 ? "dimensions" : "normalize", "is for models that embed");

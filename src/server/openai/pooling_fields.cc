@@ -212,7 +212,7 @@ std::vector<PooledText> input_texts(Call& call, const Json& input, const std::st
 
 std::optional<bool> normalize_of(Call& call, std::optional<bool> normalize) {
   const std::optional<bool> activate = call.fields.of<PoolingFields>().use_activation;
-  if (!activate || call.info().task != Task::kEmbed) return normalize;
+  if (!activate || !call.info().embeds()) return normalize;
   if (!normalize || *normalize == *activate) return activate;
   throw ApiError{.message = "'normalize' and 'use_activation' ask for different vectors.",
                  .param = "use_activation",
@@ -225,7 +225,7 @@ std::string vector_text(std::span<const float> values, bool base64) {
 
 void expect_scores(const Call& call) {
   const ModelInfo& model = call.info();
-  if (model.task == Task::kGenerate) refuse_task(call, "score texts");
+  if (model.task == Task::kGenerate && !model.embeds()) refuse_task(call, "score texts");
   if (model.task == Task::kScore && model.vector_size != 1) {
     refuse_task(call, fmt::format("give one score per pair of texts, but {} labels", model.vector_size));
   }
@@ -242,7 +242,7 @@ PoolingJob pairs_job(Call& call, const std::vector<std::pair<std::string, std::s
                              .deadline = call.deadline},
                  .body = {},
                  .headers = call.warnings()};
-  const bool vectors = call.info().task == Task::kEmbed;
+  const bool vectors = call.info().embeds();
   const FieldPath field = second;
   for (size_t i = 0; i < pairs.size(); ++i) {
     const auto& [a, b] = pairs[i];

@@ -60,7 +60,7 @@ constexpr auto kSimilarity = std::to_array<Parameter>({
 
 void run_embed(Call& call) {
   const ModelInfo& model = call.info();
-  if (model.task != Task::kEmbed) refuse_task(call, "give embeddings");
+  if (!model.embeds()) refuse_task(call, "give embeddings");
   const auto& fields = call.fields.of<EmbedFields>();
   check_dimensions(model, fields.dimensions);
   const std::string before = prompt_text(call, call.fields.of<TeiFields>().prompt_name);
@@ -94,7 +94,7 @@ void read_parameters_of(Call& call, const Json& parameters) {
 }
 
 void run_similarity(Call& call) {
-  if (call.info().task != Task::kEmbed) refuse_task(call, "compare texts by their vectors");
+  if (!call.info().embeds()) refuse_task(call, "compare texts by their vectors");
   const auto& fields = call.fields.of<SimilarityFields>();
   if (fields.parameters.is_object()) read_parameters_of(call, fields.parameters);
   const FieldPath path = "inputs";
