@@ -355,6 +355,11 @@ void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumula
   }
   if (exchange_ == Exchange::kSum) {
     const Tensor mine = ops::take_rows(c, part_type(c, x.rows()), x.rows(), outputs_);
+    if (!adapts(c) && (x.dtype == &kFloat32 || x.dtype == &kBFloat16)) {  // rows whose scales do not lie elsewhere
+      return ops::all_reduce(c, out, mine, accumulate, [&](int64_t first, int64_t rows) {
+        multiply(c, mine.slice_rows(first, rows), x.slice_rows(first, rows), false);
+      });
+    }
     multiply(c, mine, x, false);
     return ops::all_reduce(c, out, mine, accumulate);
   }

@@ -1,4 +1,6 @@
 // Checked calls of the ops between ranks.
+#include <algorithm>
+
 #include "ops/checks.h"
 #include "parallel/communicator.h"
 #include "parallel/share.h"
@@ -11,6 +13,41 @@ void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate) {
   check_rows(x, "x", -1, -1);
   check_matrix(out, "out", x.shape[0], x.shape[1]);
   if (x.shape.elements() > 0) ctx.ops.all_reduce(ctx.queue, *ctx.communicator, out, x, accumulate);
+}
+
+namespace {
+
+// The bytes of a run of rows: what a wave of tiles of a GPU's matmul writes. A last run may have half as many more.
+constexpr int64_t kRunBytes = int64_t{8} << 20;
+constexpr int64_t kRowTile = 128;
+
+// The rows of x that travel together. Where more than two ranks divide a sum among them, it does not travel in runs.
+int64_t rows_of_a_run(const Ctx& ctx, const Tensor& x) {
+  const int64_t rows = x.shape[0];
+  if (ctx.ops.begin_sum == nullptr || ctx.communicator->size() != 2 || x.shape.elements() == 0) return rows;
+  const int64_t run = kRunBytes / (static_cast<int64_t>(x.bytes()) / rows) / kRowTile * kRowTile;
+  return run > 0 && rows >= run + run / 2 ? run : rows;
+}
+
+}  // namespace
+
+void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate,
+                const std::function<void(int64_t first, int64_t rows)>& compute) {
+  CHECK(ctx.communicator != nullptr, "a sum over ranks without ranks");
+  const int64_t rows = x.shape[0], run = rows_of_a_run(ctx, x);
+  if (run == rows) {
+    compute(0, rows);
+    return all_reduce(ctx, out, x, accumulate);
+  }
+  const int64_t runs = (rows + run / 2) / run;
+  const auto begin = [&](int64_t i) { return i == runs ? rows : i * run; };
+  const auto of = [&](const Tensor& t, int64_t i) { return t.slice_rows(begin(i), begin(i + 1) - begin(i)); };
+  for (int64_t i = 0; i < runs; ++i) {
+    compute(begin(i), begin(i + 1) - begin(i));
+    ctx.ops.begin_sum(ctx.queue, *ctx.communicator, of(x, i));
+    if (i > 0) all_reduce(ctx, of(out, i - 1), of(x, i - 1), accumulate);
+  }
+  all_reduce(ctx, of(out, runs - 1), of(x, runs - 1), accumulate);
 }
 
 void all_gather(Ctx& ctx, Tensor out, Tensor x) {

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -499,6 +500,9 @@ struct Ops : OpTable {
   bool gathers_rows = false;  // the kernel in slot expert_matmul accepts ExpertMatmulArgs::rows
   // Returns whether the kernel in slot rope_store applies head norms for this rotation and cache. Null: never.
   bool (*normalizes_heads)(const Tensor& cos_sin, bool interleaved, const CacheTensor& keys) = nullptr;
+  // Begins to send x to the other ranks while later ops run. An all_reduce of the same x follows; sums that were begun
+  // are called in the same order. Null: a sum begins when it is called.
+  void (*begin_sum)(Queue&, Communicator&, const Tensor& x) = nullptr;
 };
 
 // The adapters of the rows that are computed at the moment.
@@ -599,6 +603,10 @@ void lora_expand(Ctx&, const LoraExpandArgs& args);
 // Error(kInternal) if a rank is lost. Backends without Capabilities::collectives refuse them.
 // out = (accumulate ? out : 0) + the sum of x over the ranks, added in the order of the ranks; out may be x.
 void all_reduce(Ctx&, Tensor out, Tensor x, bool accumulate);
+// The same for a large x that compute(first row, rows) makes. It may be called for several runs of rows, in order. Rows
+// that are made travel while the next ones are computed.
+void all_reduce(Ctx&, Tensor out, Tensor x, bool accumulate,
+                const std::function<void(int64_t first, int64_t rows)>& compute);
 // out = the columns x of rank 0, 1, ... side by side. A rank has share_of(columns of out) columns (parallel/share.h).
 void all_gather(Ctx&, Tensor out, Tensor x);
 // Replaces a dense tensor x of whole 32-bit words by that of rank 0 of all ranks.

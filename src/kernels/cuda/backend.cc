@@ -6,6 +6,7 @@
 
 #include "base/registry.h"
 #include "kernels/cuda/collectives/peers.h"
+#include "kernels/cuda/collectives/sums_begun.h"
 #include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul/panel_layout.h"
@@ -110,9 +111,18 @@ void rank_op(ops::Queue& queue, Communicator& ranks, Args... args) {
 
 void all_reduce_op(ops::Queue& queue, Communicator& ranks, Tensor out, Tensor x, bool accumulate) {
   const PeerMemory& peers = current(queue).peers(ranks);
+  SumsBegun* begun = current(queue).sums_begun(ranks);
+  if (begun != nullptr && begun->finish(launch(queue), out, x, accumulate)) return current(queue).finish_op();
   take_or_launch(
       queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.all_reduce(peers, out, x, accumulate, fallback); },
       [=, &peers](const Launch& l) { all_reduce(l, peers, out, x, accumulate); });
+}
+
+void begin_sum_op(ops::Queue& queue, Communicator& ranks, const Tensor& x) {
+  SumsBegun* begun = current(queue).sums_begun(ranks);
+  // A run that does not begin is summed when it is called. All ranks decide alike.
+  if (begun == nullptr || launch(queue).captured || x.bytes() > kLandingBytes || !x.dense()) return;
+  begun->begin(launch(queue), x);
 }
 
 void copy_rows_op(ops::Queue& queue, Tensor to, Tensor from, Indices pairs) {
@@ -360,7 +370,7 @@ constinit const ops::OpTable kTable = op_table<arithmetic>();
 
 template <Arithmetic arithmetic>
 ops::Ops make_ops() {
-  return {kTable<arithmetic>, matmul_kernels<arithmetic>(), /*gathers_rows=*/true, normalizes_heads};
+  return {kTable<arithmetic>, matmul_kernels<arithmetic>(), /*gathers_rows=*/true, normalizes_heads, begin_sum_op};
 }
 
 // Devices are never destroyed: others may hold their streams and memory until the process ends.

@@ -151,13 +151,13 @@ void Queue::end_work() {
   cudaStreamSynchronize(launch_.stream);
 }
 
-const PeerMemory& Queue::peers(Communicator& ranks) {
+Peers& Queue::exchange(Communicator& ranks) {
   for (const std::unique_ptr<Peers>& peers : peers_) {
-    if (&peers->communicator() == &ranks) return peers->memory();
+    if (&peers->communicator() == &ranks) return *peers;
   }
   CHECK(!launch_.captured, "the first exchange between ranks is captured");
   wait();
-  return peers_.emplace_back(std::make_unique<Peers>(launch_.device, ranks))->memory();
+  return *peers_.emplace_back(std::make_unique<Peers>(launch_.device, ranks));
 }
 
 template <class Query>

@@ -9,14 +9,13 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.h"
 
 namespace sluice::cuda {
 
 class DecodeKernelBuilder;
-class Peers;
-struct PeerMemory;
 
 class Queue final : public ops::Queue {
  public:
@@ -48,7 +47,9 @@ class Queue final : public ops::Queue {
   // Returns the memory through which the queue's kernels exchange data with other ranks. The first call for a
   // communicator sets it up, together with the other ranks; it must not be during capture. The communicator must exist
   // as long as work is waited for.
-  const PeerMemory& peers(Communicator& ranks);
+  const PeerMemory& peers(Communicator& ranks) { return exchange(ranks).memory(); }
+  // Null unless there are two ranks.
+  SumsBegun* sums_begun(Communicator& ranks) { return exchange(ranks).sums_begun(); }
 
   // Returns one of two pinned buffers of kUploadBytes for uploading weights, in turn. Waits until the last copy from it
   // is done.
@@ -64,6 +65,7 @@ class Queue final : public ops::Queue {
   template <class Query>
   void wait_with_ranks(Query&& query);
   void end_work();
+  Peers& exchange(Communicator& ranks);
 
   Launch launch_;
   bool has_captured_ = false;

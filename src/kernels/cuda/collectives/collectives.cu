@@ -11,8 +11,10 @@
 #include <algorithm>
 
 #include "kernels/cuda/collectives/peers.h"
+#include "kernels/cuda/collectives/sums_begun.h"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/peers.cuh"
+#include "kernels/cuda/device/wide_rows.cuh"
 #include "kernels/cuda/grid.h"
 #include "parallel/share.h"
 
@@ -21,60 +23,6 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kSmallThreads = 256;
-
-// Four elements of a type, as they are in memory.
-template <class T>
-struct Four;
-template <>
-struct Four<float> {
-  using Type = float4;
-  __device__ static float4 to_floats(float4 v) { return v; }
-};
-template <>
-struct Four<__nv_bfloat16> {
-  using Type = uint2;
-  __device__ static float4 to_floats(uint2 v) {
-    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16),
-                       __uint_as_float(v.y & 0xffff0000u));
-  }
-};
-
-// A matrix whose rows are read and written in units of 4 columns.
-template <class T>
-struct Matrix {
-  using Unit = typename Four<T>::Type;
-
-  T* data = nullptr;
-  int64_t stride = 0;
-  int columns = 0;
-  bool aligned = false;
-
-  explicit Matrix(const Tensor& t)
-      : data(t.as<T>()),
-        stride(t.row_stride),
-        columns(static_cast<int>(t.shape[1])),
-        aligned(reinterpret_cast<uintptr_t>(t.data) % sizeof(Unit) == 0 && t.row_stride % 4 == 0) {}
-
-  // Columns beyond the last one are zero.
-  __device__ Unit load(int64_t row, int column) const {
-    const T* at = data + row * stride + column;
-    if (aligned && column + 4 <= columns) return *reinterpret_cast<const Unit*>(at);
-    Unit unit{};
-    for (int i = 0; i < 4 && column + i < columns; ++i) reinterpret_cast<T*>(&unit)[i] = at[i];
-    return unit;
-  }
-  // Columns beyond `end` are not written.
-  __device__ void store(int64_t row, int column, int end, Unit unit) const {
-    T* at = data + row * stride + column;
-    if (aligned && column % 4 == 0 && column + 4 <= end) {
-      *reinterpret_cast<Unit*>(at) = unit;
-      return;
-    }
-    for (int i = 0; i < 4 && column + i < end; ++i) at[i] = reinterpret_cast<const T*>(&unit)[i];
-  }
-};
-
-__device__ float4 sum(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
 template <class Unit>
 __device__ Unit* outbox(const PeerMemory& m, int rank) {
@@ -175,8 +123,8 @@ struct Units {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    sum_large(const __grid_constant__ PeerMemory m, Matrix<float> out, Matrix<T> x, int64_t rows, bool accumulate) {
-  using Unit = typename Four<T>::Type;
+    sum_large(const __grid_constant__ PeerMemory m, WideRows<float> out, WideRows<T> x, int64_t rows, bool accumulate) {
+  using Unit = typename WideRows<T>::Unit;
   const Units units(rows, x.columns);
   const bool divided = m.size > 2;
   const auto put_out = [&](int64_t row, int column, float4 v) {
@@ -193,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
       [&](int i, unsigned unit, int64_t row, int column) {
         if (divided && adder(unit, m.size) != m.rank) return;
         for (int rank = 0; rank < m.size; ++rank) {
-          const float4 v = Four<T>::to_floats(rank == m.rank ? x.load(row, column) : outbox<Unit>(m, rank)[unit]);
+          const float4 v = to_floats(rank == m.rank ? x.load(row, column) : outbox<Unit>(m, rank)[unit]);
           all[i] = rank == 0 ? v : sum(all[i], v);
         }
       },
@@ -216,7 +164,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // `widest` is the most columns of a rank; a row of an outbox has as many.
 __global__ void __launch_bounds__(kThreads)
-    gather(const __grid_constant__ PeerMemory m, Matrix<float> out, Matrix<float> x, int64_t rows, int widest) {
+    gather(const __grid_constant__ PeerMemory m, WideRows<float> out, WideRows<float> x, int64_t rows, int widest) {
   const Units units(rows, widest);
   const auto put_out = [&](int rank, int64_t row, int column, float4 v) {
     const Share of = share_of(out.columns, rank, m.size);
@@ -293,7 +241,7 @@ void sum_rows(const Launch& l, const PeerMemory& m, const Tensor& out, const Ten
   }
   each_run(rows, columns, [&](int64_t row, int64_t count) {
     sum_large<<<meeting_blocks(count * pieces(columns, 4)), kThreads, 0, l.stream>>>(
-        m, Matrix<float>(out.slice_rows(row, count)), Matrix<T>(x.slice_rows(row, count)), count, accumulate);
+        m, WideRows<float>(out.slice_rows(row, count)), WideRows<T>(x.slice_rows(row, count)), count, accumulate);
     check_launch("sum of ranks");
   });
 }
@@ -309,7 +257,7 @@ void all_gather(const Launch& l, const PeerMemory& m, const Tensor& out, const T
   const int64_t widest = pieces(out.shape[1], m.size);
   each_run(out.shape[0], widest, [&](int64_t row, int64_t count) {
     gather<<<meeting_blocks(count * pieces(widest, 4)), kThreads, 0, l.stream>>>(
-        m, Matrix<float>(out.slice_rows(row, count)), Matrix<float>(x.slice_rows(row, count)), count,
+        m, WideRows<float>(out.slice_rows(row, count)), WideRows<float>(x.slice_rows(row, count)), count,
         static_cast<int>(widest));
     check_launch("columns of ranks");
   });

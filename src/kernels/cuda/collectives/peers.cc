@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/cuda/collectives/sums_begun.h"
 #include "kernels/cuda/device.h"
 #include "parallel/communicator.h"
 #include "sluice/error.h"
@@ -68,6 +69,7 @@ Peers::Peers(int device, Communicator& communicator) : communicator_(communicato
       mapped_.push_back(mapped);
       memory_.regions[other] = static_cast<std::byte*>(mapped);
     }
+    if (size == 2) sums_begun_ = std::make_unique<SumsBegun>(memory_);
     communicator.barrier();  // all have mapped
   } catch (...) {
     release();
@@ -79,6 +81,7 @@ Peers::~Peers() { release(); }
 
 void Peers::release() {
   try_make_current(device_);
+  sums_begun_.reset();
   for (void* mapped : mapped_) cudaIpcCloseMemHandle(mapped);
   cudaFree(memory_.regions[memory_.rank]);
   cudaFreeHost(ended_);

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
@@ -23,6 +24,11 @@ inline constexpr size_t kInboxBytes = size_t{512} << 10;  // of one message of o
 inline constexpr size_t kOutboxBytes = size_t{16} << 20;  // what a rank shows to others at a time
 inline constexpr size_t kOutboxFloats = kOutboxBytes / sizeof(float);
 
+// Runs of rows that one of two ranks sends to the other while it computes the next run (sums_begun.h).
+inline constexpr int kLandings = 4;
+inline constexpr size_t kLandingBytes = size_t{16} << 20;
+inline constexpr uint32_t kRunNumbers = 256;
+
 // Whether a matrix fits into an inbox. Rows have whole pairs of words, and every word has a flag of as many bytes.
 constexpr bool fits_inbox(int64_t rows, int64_t columns) {
   return rows * ((columns + 1) / 2) * 16 <= static_cast<int64_t>(kInboxBytes);
@@ -33,15 +39,18 @@ struct RegionHeader {
   // [block][rank]: how often the block has met the rank's block with its number. The other rank writes `arrived`.
   uint32_t arrived[kMostMeetingBlocks][kMostPeers];
   uint32_t met[kMostMeetingBlocks][kMostPeers];
-  uint32_t round;     // of messages that were complete
-  uint32_t finished;  // blocks of the present round
+  uint32_t round;                 // of messages that were complete
+  uint32_t finished;              // blocks of the present round
+  uint32_t landed[kLandings];     // the number of the run that lies in each landing; another rank writes it
+  uint32_t numbers[kRunNumbers];  // 1, 2, 3, ...: sources of `landed`
 };
 
 struct RegionLayout {
   static constexpr size_t kInboxes = size_t{64} << 10;  // [2 rounds in turn][rank] of kInboxBytes
   static constexpr size_t kOutbox = kInboxes + 2 * kMostPeers * kInboxBytes;
   static constexpr size_t kSums = kOutbox + kOutboxBytes;
-  static constexpr size_t kBytes = kSums + kOutboxBytes;
+  static constexpr size_t kLanding = kSums + kOutboxBytes;  // [kLandings] of kLandingBytes
+  static constexpr size_t kBytes = kLanding + kLandings * kLandingBytes;
 };
 static_assert(sizeof(RegionHeader) <= RegionLayout::kInboxes);
 
@@ -51,6 +60,8 @@ struct PeerMemory {
   std::byte* regions[kMostPeers] = {};
   const uint32_t* ended = nullptr;  // in host memory; nonzero: a rank was lost, and nobody may wait any more
 };
+
+class SumsBegun;
 
 // One rank's end. Not thread-safe.
 class Peers {
@@ -64,6 +75,8 @@ class Peers {
 
   const Communicator& communicator() const { return communicator_; }
   const PeerMemory& memory() const { return memory_; }
+  // The sums that have begun; null unless there are two ranks.
+  SumsBegun* sums_begun() const { return sums_begun_.get(); }
   // Throws Error(kInternal) if a rank was lost. Kernels that wait for it then end.
   void check();
   // Ends kernels that wait for other ranks.
@@ -77,6 +90,7 @@ class Peers {
   PeerMemory memory_;
   uint32_t* ended_ = nullptr;  // pinned host memory
   std::vector<void*> mapped_;  // by CUDA IPC
+  std::unique_ptr<SumsBegun> sums_begun_;
 };
 
 // collectives.cu. Tensors are as for the ops of the same names (ops/ops.h).
