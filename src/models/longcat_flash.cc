@@ -93,7 +93,7 @@ void read_blocks(const LatentAttentionSpec& attention, DecoderSpec& s) {
   for (int i = 0; i < 2 * s.depth(); ++i) {
     const int half = i % 2;
     LayerSpec block;
-    block.number = i / 2;
+    block.path = fmt::format("layers.{}", i / 2);
     block.names = s.names;
     block.names->attention_norm = fmt::format("input_layernorm.{}", half);
     block.names->mlp_norm = fmt::format("post_attention_layernorm.{}", half);

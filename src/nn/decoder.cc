@@ -136,7 +136,7 @@ class DecoderLm final : public Model {
     stage_ = choose_stage(context);
     load_tables(context);
     for (const RopeSpec& rope : spec_.ropes) ropes_.emplace_back(rope, positions, context);
-    load_layers(body / names.layers);
+    load_layers(body);
     if (spec_.auxiliary_stream) {
       auxiliary_stream_ = spec_.auxiliary_stream(body, spec_);
       shape_.capturable = shape_.capturable && auxiliary_stream_->capturable();
@@ -226,9 +226,9 @@ class DecoderLm final : public Model {
   }
 
  private:
-  std::string number_of(int layer) const {
-    const int number = spec_.layers[layer].number;
-    return std::to_string(number < 0 ? layer : number);
+  std::string path_of(int layer) const {
+    const std::string& path = spec_.layers[layer].path;
+    return path.empty() ? fmt::format("{}.{}", spec_.names.layers, layer) : path;
   }
   int64_t embedding_dim() const { return spec_.embedding_dim > 0 ? spec_.embedding_dim : spec_.hidden; }
   bool has_table() const { return spec_.positions == Positions::kLearned || spec_.positions == Positions::kSinusoidal; }
@@ -277,14 +277,14 @@ class DecoderLm final : public Model {
     std::vector<bool> cuts(spec_.layers.size(), true);
     if (!context.stage.many()) return PipelineStage(context, costs, 0, cuts);
     LoadContext counting = counting_copy(context);
-    const Weights w(counting), layers = w / spec_.names.body / spec_.names.layers;
+    const Weights w(counting), body = w / spec_.names.body;
     const auto counted = [&](auto&& construct) {
       const size_t before = counting.weight_bytes;
       construct();
       return static_cast<int64_t>(counting.weight_bytes - before);
     };
     for (int i = 0; i < spec_.depth(); ++i) {
-      costs[i] = counted([&] { Layer(layers / number_of(stored_layer(i)), spec_, spec_.layers[i]); });
+      costs[i] = counted([&] { Layer(body / path_of(stored_layer(i)), spec_, spec_.layers[i]); });
       if (spec_.layers[i].kv_from < 0) continue;
       for (int between = spec_.layers[i].kv_from + 1; between <= i; ++between) cuts[between] = false;
     }
@@ -292,13 +292,13 @@ class DecoderLm final : public Model {
     return PipelineStage(context, costs, head, cuts);
   }
 
-  void load_layers(const Weights& w) {
+  void load_layers(const Weights& body) {
     for (int i = 0; i < spec_.depth(); ++i) {
-      const OtherStage scope(w.context(), !stage_.holds(i));
+      const OtherStage scope(body.context(), !stage_.holds(i));
       const int stored = stored_layer(i);
       const int loaded = loaded_layer(stored);
       layers_.push_back(loaded >= 0 ? layers_[loaded]
-                                    : std::make_shared<Layer>(w / number_of(stored), spec_, spec_.layers[i]));
+                                    : std::make_shared<Layer>(body / path_of(stored), spec_, spec_.layers[i]));
       plan_caches(i);
     }
   }

@@ -16,7 +16,10 @@ bool value_gates(const AttentionSpec& s) { return s.output_gate && !s.head_gates
 int64_t query_outputs(const AttentionSpec& s) { return s.q_rank > 0 ? s.q_rank : s.q_width(); }
 
 std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
-  if (s.qkv.size() == 1) return {{s.qkv[0], s.q_width() + s.kv_width() + s.v_width(), s.qkv_rows, s.transposed}};
+  if (s.qkv.size() == 1) {
+    const int64_t queries = (value_gates(s) ? 2 : 1) * s.q_width();
+    return {{s.qkv[0], queries + s.kv_width() + s.v_width(), s.qkv_rows, s.transposed}};
+  }
   const bool gate_in_q = value_gates(s) && s.gate.empty();
   std::vector<RowRange> q_rows;  // all queries first, then all gates
   for (int i = 0; gate_in_q && i < 2 * s.heads; ++i) {

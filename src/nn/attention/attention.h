@@ -56,8 +56,8 @@ struct AttentionSpec {
   int relative_reach = 0;
 
   // Tensor names. Three names: q, k and v. Two names: q, and keys fused with values. One name: a fused projection.
-  // `qkv_rows` lists the rows of the fused tensor in the order all queries (if it has them), all keys, all values;
-  // empty: the tensor is stored in that order.
+  // `qkv_rows` lists the rows of the fused tensor in the order all queries (if it has them), all gates (if one name has
+  // everything), all keys, all values; empty: the tensor is stored in that order.
   std::vector<std::string> qkv{"q_proj", "k_proj", "v_proj"};
   std::vector<RowRange> qkv_rows{};
   std::string q_inner_norm{}, q_up{};
