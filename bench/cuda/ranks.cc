@@ -24,9 +24,13 @@ namespace {
 constexpr int kRanks = 2, kFd = 3, kLaunches = 10;
 constexpr int64_t kColumns = 4096;
 
-double seconds_per_sum(ops::Ctx& ctx, const Tensor& x, int calls) {
+// With `normed`, a norm follows each sum.
+double seconds_per_sum(ops::Ctx& ctx, const Tensor& x, const Tensor* normed, int calls) {
   const auto sums = [&] {
-    for (int i = 0; i < calls; ++i) ops::all_reduce(ctx, x, x, false);
+    for (int i = 0; i < calls; ++i) {
+      ops::all_reduce(ctx, x, x, false);
+      if (normed != nullptr) ops::rms_norm(ctx, *normed, x, nullptr, 1e-5f);
+    }
   };
   const std::unique_ptr<ops::CapturedGraph> graph = ctx.queue.capture(sums);
   double least = 1;
@@ -55,10 +59,13 @@ void measure(Communicator& communicator) {
     const Buffer memory(static_cast<size_t>(rows * kColumns) * sizeof(float), device.memory());
     const Tensor x(memory.data(), &kFloat32, {rows, kColumns});
     ops::all_reduce(ctx, x, x, false);  // the first one sets up the exchange
-    const double s = seconds_per_sum(ctx, x, rows > 64 ? 4 : 64);
+    const Buffer other(x.bytes(), device.memory());
+    const Tensor normed(other.data(), &kFloat32, x.shape);
+    const int calls = rows > 64 ? 4 : 64;
+    const double s = seconds_per_sum(ctx, x, nullptr, calls), with_norm = seconds_per_sum(ctx, x, &normed, calls);
     if (rank == 0) {
-      fmt::print("sum of {:5} x {} floats: {:8.1f} us, {:6.1f} GB/s each way\n", rows, kColumns, s * 1e6,
-                 static_cast<double>(x.bytes()) / s * 1e-9);
+      fmt::print("sum of {:5} x {} floats: {:8.1f} us, {:6.1f} GB/s each way; with a norm {:8.1f} us\n", rows, kColumns,
+                 s * 1e6, static_cast<double>(x.bytes()) / s * 1e-9, with_norm * 1e6);
     }
   }
 }
