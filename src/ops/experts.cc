@@ -83,4 +83,18 @@ void combine(Ctx& ctx, const CombineArgs& args) {
   ctx.ops.combine(ctx.queue, args);
 }
 
+void matrix_slots(Ctx& ctx, const MatrixSlotsArgs& args) {
+  const int64_t items = args.out.shape.elements();
+  check_list(args.out, "out", items);
+  CHECK(args.matrices > 0);
+  if (args.starts.data == nullptr) {
+    const auto rows = static_cast<int64_t>(args.slots.size());
+    CHECK(items == rows * args.matrices, "{} items of {} rows and {} heads", items, rows, args.matrices);
+  } else {
+    check_list(args.rows, "rows", items);
+    check_list(args.starts, "starts", args.matrices + 1);
+  }
+  ctx.ops.matrix_slots(ctx.queue, args);
+}
+
 }  // namespace sluice::ops

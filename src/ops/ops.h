@@ -96,6 +96,7 @@ struct LoraShrinkArgs {
   Tensor x;       // [tokens, k] fp32, or bf16 where input_type() of a matmul said so
   Indices slots;  // [tokens]
   const LoraWeight* weight = nullptr;
+  bool computed = false;  // an op of this step wrote the slots, perhaps on another device: the host cannot read them
 };
 
 // out[t, :] += B times the inner values of row t, which lora_shrink made. Rows whose slot is -1 stay as they are.
@@ -104,6 +105,19 @@ struct LoraExpandArgs {
   Tensor inner;   // what lora_shrink wrote
   Indices slots;  // [tokens]
   const LoraWeight* weight = nullptr;
+  bool computed = false;  // as in LoraShrinkArgs
+};
+
+// Slots for layers that have a matrix per expert or per head. There an adapter takes as many slots of a LoraWeight as
+// there are matrices. Item i is of row r and matrix m: out[i] = slots[r] * matrices + m, or -1 if slots[r] is -1.
+struct MatrixSlotsArgs {
+  Tensor out;            // [items] int32
+  Indices slots;         // [rows] see LoraShrinkArgs
+  int64_t matrices = 0;  // of an adapter
+  bool shared = false;   // the matrices are equal, and an adapter takes one slot: out[i] = slots[r]
+  // Of experts: items are places (GroupByExpertArgs), and matrix m owns the places starts[m] .. starts[m + 1] - 1.
+  // Places of no matrix get -1. If these are empty, item i is of row i / matrices and head i % matrices.
+  Tensor rows{}, starts{};
 };
 
 // How each row selects its experts (Shazeer et al. 2017, arXiv:1701.06538). A row selects the top_k experts with the
@@ -440,6 +454,7 @@ struct OpTable {
   void (*group_by_expert)(Queue&, const GroupByExpertArgs&) = nullptr;
   void (*expert_matmul)(Queue&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
   void (*head_matmul)(Queue&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
+  void (*matrix_slots)(Queue&, const MatrixSlotsArgs&) = nullptr;
   void (*all_reduce)(Queue&, Communicator&, Tensor out, Tensor x, bool accumulate) = nullptr;
   void (*all_gather)(Queue&, Communicator&, Tensor out, Tensor x) = nullptr;
   void (*broadcast)(Queue&, Communicator&, Tensor x) = nullptr;
@@ -470,7 +485,7 @@ struct Slot {
 // One kernel for all instruction sets: that of the reference or of kernels/cpu/dispatch.
 #define SLUICE_SHARED_SLOTS(SLOT) \
   SLOT(copy_rows) SLOT(feed_sampled) SLOT(pooling) SLOT(route) SLOT(group_by_expert) SLOT(expert_matmul) \
-  SLOT(head_matmul) SLOT(all_reduce) SLOT(all_gather) SLOT(broadcast) SLOT(send) SLOT(receive)
+  SLOT(head_matmul) SLOT(matrix_slots) SLOT(all_reduce) SLOT(all_gather) SLOT(broadcast) SLOT(send) SLOT(receive)
 // clang-format on
 #define SLUICE_OP_SLOTS(SLOT) SLUICE_PLAIN_SLOTS(SLOT) SLUICE_ADAPTED_SLOTS(SLOT) SLUICE_SHARED_SLOTS(SLOT)
 
@@ -598,6 +613,7 @@ void combine(Ctx&, const CombineArgs& args);
 
 void lora_shrink(Ctx&, const LoraShrinkArgs& args);
 void lora_expand(Ctx&, const LoraExpandArgs& args);
+void matrix_slots(Ctx&, const MatrixSlotsArgs& args);
 
 // Ops between ranks. Every rank calls them in the same order, with tensors of the same shapes. They throw
 // Error(kInternal) if a rank is lost. Backends without Capabilities::collectives refuse them.

@@ -188,4 +188,23 @@ void combine(Queue&, const CombineArgs& args) {
   }
 }
 
+void matrix_slots(Queue&, const MatrixSlotsArgs& args) {
+  const bool heads = args.starts.data == nullptr;
+  const int64_t items = args.out.shape.elements();
+  auto* out = args.out.as<int32_t>();
+  const auto set = [&](int64_t item, int64_t row, int64_t matrix) {
+    const int64_t slot = args.slots[static_cast<size_t>(row)];
+    out[item] = static_cast<int32_t>(slot < 0 || args.shared ? slot : slot * args.matrices + matrix);
+  };
+  if (heads) {
+    for (int64_t i = 0; i < items; ++i) set(i, i / args.matrices, i % args.matrices);
+    return;
+  }
+  std::fill_n(out, items, -1);
+  const auto *starts = args.starts.as<const int32_t>(), *rows = args.rows.as<const int32_t>();
+  for (int64_t e = 0; e < args.matrices; ++e) {
+    for (int64_t i = starts[e]; i < starts[e + 1]; ++i) set(i, rows[i], e);
+  }
+}
+
 }  // namespace sluice::ops::reference

@@ -134,7 +134,77 @@ TEST_P(LoraTest, RowsAreIndependent) {
   }
 }
 
-SLUICE_FOR_EVERY_KERNEL(LoraTest, &OpTable::lora_shrink, &OpTable::lora_expand);
+using Slots = std::vector<int32_t, TestAllocator<int32_t>>;
+
+Indices indices_of(const Slots& slots) { return {std::span(slots.data(), slots.size())}; }
+
+std::vector<int32_t> numbers_of(const Tensor& list) {
+  return {list.as<int32_t>(), list.as<int32_t>() + list.shape.elements()};
+}
+
+TEST_P(LoraTest, SlotsOfHeads) {
+  const Slots slots{2, -1, 0};
+  Owned out(&kInt32, {12});
+  matrix_slots(device.ctx, {.out = out, .slots = indices_of(slots), .matrices = 4});
+  EXPECT_THAT(numbers_of(out), ::testing::ElementsAre(8, 9, 10, 11, -1, -1, -1, -1, 0, 1, 2, 3));
+  matrix_slots(device.ctx, {.out = out, .slots = indices_of(slots), .matrices = 4, .shared = true});
+  EXPECT_THAT(numbers_of(out), ::testing::ElementsAre(2, 2, 2, 2, -1, -1, -1, -1, 0, 0, 0, 0));
+}
+
+// Experts with their own matrices, of which this process has some: every place gets what its expert has for its row.
+TEST_P(LoraTest, OfExperts) {
+  for (const auto& [rows, experts, top_k] : {std::array{1, 4, 2}, {7, 5, 3}, {40, 16, 4}, {300, 130, 8}}) {
+    SCOPED_TRACE(fmt::format("{} rows, {} of {} experts", rows, top_k, experts));
+    const int64_t places = int64_t{rows} * top_k, first = experts / 4, held = experts - first - experts / 3, k = 72;
+    Owned logits(&kFloat32, {rows, experts}), weights(&kFloat32, {rows, top_k}), chosen(&kInt32, {rows, top_k});
+    Owned entries(&kInt32, {places}), of_rows(&kInt32, {places}), at(&kInt32, {places}), starts(&kInt32, {experts + 1});
+    logits.fill(random);
+    route(device.ctx, {.experts = chosen, .weights = weights, .logits = logits, .routing = {.top_k = top_k}});
+    group_by_expert(device.ctx,
+                    {.experts = chosen, .entries = entries, .rows = of_rows, .places = at, .starts = starts});
+    Slots slots;
+    for (int row = 0; row < rows; ++row) slots.push_back(static_cast<int32_t>(random() % 4) - 1);
+    Owned computed(&kInt32, {places}), by_reference(&kInt32, {places});
+    const MatrixSlotsArgs args{.out = computed,
+                               .slots = indices_of(slots),
+                               .matrices = held,
+                               .rows = of_rows,
+                               .starts = starts->slice_rows(first, held + 1)};
+    MatrixSlotsArgs again = args;
+    again.out = by_reference;
+    matrix_slots(device.ctx, args);
+    matrix_slots(reference.ctx, again);
+    Slots wanted(static_cast<size_t>(places), -1);
+    for (int64_t place = 0; place < places; ++place) {
+      const int64_t expert = chosen->as<int32_t>()[entries->as<int32_t>()[place]] - first;
+      const int32_t slot = slots[static_cast<size_t>(of_rows->as<int32_t>()[place])];
+      if (slot >= 0 && expert >= 0 && expert < held) {
+        wanted[static_cast<size_t>(place)] = static_cast<int32_t>(slot * held + expert);
+      }
+    }
+    ASSERT_THAT(numbers_of(computed), ::testing::ElementsAreArray(wanted));
+    ASSERT_THAT(numbers_of(by_reference), ::testing::ElementsAreArray(wanted));
+    LoraWeight weight{.n = 48, .k = k, .slots = static_cast<int>(3 * held), .rank = 4, .parts = 2};
+    weight.part_ends[0] = 16, weight.part_ends[1] = 48, weight.type = &kBFloat16;
+    Owned a(weight.type, {weight.slots * weight.inner(), k}), b(weight.type, {weight.slots * weight.n, 4});
+    Owned scales(&kFloat32, {weight.slots, 2}), x(&kFloat32, {places, k}), out(&kFloat32, {places, weight.n});
+    a.fill(random), b.fill(random), scales.fill(random), x.fill(random), out.fill(random);
+    weight.a = a->data, weight.b = b->data, weight.scales = scales->f32();
+    Owned inner(&kFloat32, {LoraWeight::inner_rows(places), weight.inner()}), expected(out);
+    const auto* written = computed->as<const int32_t>();
+    const Indices of_places({written, static_cast<size_t>(places)}, written);
+    lora_shrink(device.ctx, {.inner = inner, .x = x, .slots = of_places, .weight = &weight, .computed = true});
+    lora_expand(device.ctx, {.out = out, .inner = inner, .slots = of_places, .weight = &weight, .computed = true});
+    run(reference.ctx, weight, expected, x, inner, indices_of(wanted));
+    for (int64_t place = 0; place < places; ++place) {
+      for (int64_t i = 0; i < weight.n; ++i) {
+        ASSERT_NEAR(out.row(place)[i], expected.row(place)[i], 1e-4f * (std::abs(expected.row(place)[i]) + 17));
+      }
+    }
+  }
+}
+
+SLUICE_FOR_EVERY_KERNEL(LoraTest, &OpTable::lora_shrink, &OpTable::lora_expand, &OpTable::matrix_slots);
 
 }  // namespace
 }  // namespace sluice::ops::lora_test

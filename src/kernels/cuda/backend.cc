@@ -101,6 +101,10 @@ void lora_op(ops::Queue& queue, const Args& args) {
   finish(queue, [&](const Launch& l) { run(l, args, on_device(queue, args.slots), arithmetic); });
 }
 
+void matrix_slots_op(ops::Queue& queue, const ops::MatrixSlotsArgs& args) {
+  finish(queue, [&](const Launch& l) { matrix_slots(l, args, on_device(queue, args.slots)); });
+}
+
 // The op of a slot between ranks, whose function takes the memory of all ranks in place of the communicator.
 template <auto Function, class... Args>
 void rank_op(ops::Queue& queue, Communicator& ranks, Args... args) {
@@ -354,6 +358,7 @@ constexpr ops::OpTable op_table() {
                      .group_by_expert = group_by_expert_op,
                      .expert_matmul = expert_matmul_op<arithmetic>,
                      .head_matmul = head_matmul_op<arithmetic>,
+                     .matrix_slots = matrix_slots_op,
                      .all_reduce = all_reduce_op,
                      .all_gather = rank_op<all_gather, Tensor, Tensor>,
                      .broadcast = rank_op<broadcast, Tensor>,

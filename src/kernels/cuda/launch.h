@@ -88,6 +88,7 @@ void combine(const Launch&, const ops::CombineArgs&);
 // lora.cu
 void lora_shrink(const Launch&, const ops::LoraShrinkArgs&, const int32_t* slots, Arithmetic);
 void lora_expand(const Launch&, const ops::LoraExpandArgs&, const int32_t* slots, Arithmetic);
+void matrix_slots(const Launch&, const ops::MatrixSlotsArgs&, const int32_t* slots);
 
 // norm.cu
 void rms_norm(const Launch&, const Tensor& out, const Tensor& x, const float* weight, float eps, float weight_offset);

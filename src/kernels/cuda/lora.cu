@@ -406,7 +406,7 @@ void shrink_on_tensor_cores(const Launch& l, const ops::LoraShrinkArgs& args, co
     const dim3 grid(static_cast<unsigned>(pieces(w.inner(), values) * sums), static_cast<unsigned>(pieces(rows, kRows)),
                     static_cast<unsigned>(adapters));
     launch_pdl(l, "lora_shrink", kernel, grid, kThreads, 0, w, rows_of<float>(args.inner), rows_of<const X>(args.x),
-               slots, rows, sums, l.captured);
+               slots, rows, sums, l.captured && !args.computed);
   };
   if (rows > kFewRows) return launch(shrink_rows<X, 4, 2>, 32, 1);
   launch(shrink_rows<X, 2, kLoadsOfFew>, 16, std::min({rows, int64_t{w.slots}, int64_t{kRows}}));
@@ -420,7 +420,7 @@ void expand_on_tensor_cores(const Launch& l, const ops::LoraExpandArgs& args, co
   const dim3 grid(static_cast<unsigned>(pieces(w.n, kOutputsOfBlock)),
                   static_cast<unsigned>(rows > kFewRows ? pieces(tiles, 4) : tiles));
   launch_pdl(l, "lora_expand", expand_rows<Out>, grid, kThreads, 0, w, rows_of<Out>(args.out),
-             rows_of<const float>(args.inner), slots, rows, sums, l.captured);
+             rows_of<const float>(args.inner), slots, rows, sums, l.captured && !args.computed);
 }
 
 // Calls f(T()) for the type, which is fp32 or bf16.
@@ -436,7 +436,38 @@ void each_grid(int64_t rows, F&& f) {
   for (int64_t first = 0; first < rows; first += kMostGridY) f(first, std::min<int64_t>(kMostGridY, rows - first));
 }
 
+// A thread makes one item.
+__global__ void __launch_bounds__(kThreads)
+    make_matrix_slots(int32_t* out, int64_t items, const int32_t* slots, int64_t matrices, bool shared,
+                      const int32_t* rows, const int32_t* starts) {
+  wait_for_earlier();
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= items) return;
+  int64_t row = i / matrices, matrix = i % matrices;
+  if (starts != nullptr) {
+    row = rows[i], matrix = -1;
+    if (i >= starts[0] && i < starts[matrices]) {
+      int64_t end = matrices;  // starts[matrix] <= i < starts[end]
+      for (matrix = 0; end - matrix > 1;) {
+        const int64_t middle = (matrix + end) / 2;
+        (i < starts[middle] ? end : matrix) = middle;
+      }
+    }
+  }
+  const int64_t slot = slots[row];
+  out[i] = slot < 0 || matrix < 0 ? -1 : static_cast<int32_t>(shared ? slot : slot * matrices + matrix);
+}
+
 }  // namespace
+
+void matrix_slots(const Launch& l, const ops::MatrixSlotsArgs& args, const int32_t* slots) {
+  const int64_t items = args.out.shape.elements();
+  if (items == 0) return;
+  const auto list = [](const Tensor& tensor) { return reinterpret_cast<const int32_t*>(tensor.data); };
+  launch_pdl(l, "matrix_slots", make_matrix_slots, dim3(static_cast<unsigned>(pieces(items, kThreads))), kThreads, 0,
+             reinterpret_cast<int32_t*>(args.out.data), items, slots, args.matrices, args.shared, list(args.rows),
+             list(args.starts));
+}
 
 void lora_shrink(const Launch& l, const ops::LoraShrinkArgs& all, const int32_t* slots, Arithmetic arithmetic) {
   const LoraWeight& w = *all.weight;
