@@ -75,6 +75,7 @@ struct EngineOptions {
   std::vector<std::string> lora_modules{};  // adapters to load at the start: name=folder; implies enable_lora
   int max_cpu_loras = 0;                    // adapters in host memory; others are read again when needed; 0: all
   int max_lora_rank = 16;                   // largest rank of an adapter
+  bool lora_experts = true;                 // adapters may change experts, which takes room for each of them
   std::string lora_dtype = "auto";          // float32, bfloat16, auto (bfloat16 if the model computes in it)
   int threads = 0;                          // compute threads; 0: every CPU the process may use
   std::string numa = "auto";                // off, auto (one part per NUMA node), or a number of parts
@@ -230,6 +231,7 @@ void visit(V&& v, EngineOptions& o) {
     "adapters that are kept in host memory; others are read from their folders when needed (0: all)");
   v("max-loras", o.max_loras, "maximum adapters that the sequences of one step use together");
   v("max-lora-rank", o.max_lora_rank, "largest rank of an adapter");
+  v("lora-experts", o.lora_experts, "leave room for adapters that change experts of mixtures");
   v("lora-dtype", o.lora_dtype, "type of adapters' matrices (auto: bfloat16 if the model computes in it, else float32)",
     {"auto", "float32", "bfloat16"});
   v("threads", o.threads, "compute threads (0: every CPU of the process)");

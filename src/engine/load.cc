@@ -460,7 +460,8 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
     }
     plan.adapters = {.slots = options.max_loras,
                      .rank = options.max_lora_rank,
-                     .type = parse_lora_dtype(options.lora_dtype, plan.dtype)};
+                     .type = parse_lora_dtype(options.lora_dtype, plan.dtype),
+                     .experts = options.lora_experts};
   }
 
   const std::unique_ptr<LoraSites> sites = make_sites(plan, /*dry=*/true);
@@ -482,8 +483,10 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   memory.mapped_bytes = context.mapped_bytes;
   plan_weights(options, plan);
   if (sites != nullptr) {
-    memory.rows.push_back(
-        {"adapters", sites->bytes(), fmt::format("{} of rank {} at most", plan.adapters.slots, plan.adapters.rank)});
+    const size_t of_experts = sites->expert_bytes();
+    const std::string room = fmt::format("{} of rank {} at most", plan.adapters.slots, plan.adapters.rank);
+    memory.rows.push_back({"adapters", sites->bytes() - of_experts, room});
+    if (of_experts > 0) memory.rows.push_back({"adapters of experts", of_experts, room + " (see --lora-experts)"});
   }
   if (plan.task != Task::kGenerate) {
     if (keeps_rows(options)) {

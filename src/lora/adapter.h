@@ -12,15 +12,17 @@
 
 namespace sluice {
 
-// An adapter in host memory. It adds scale * b a to the weight of each of its modules. DoRA (Liu et al. 2024,
-// arXiv:2402.09353) then scales the rows of the sum to the lengths in `magnitude`.
+// An adapter in host memory. It adds scale * b a to the weight of each of its modules. A module of all experts of a
+// layer has a pair of matrices for each. DoRA (Liu et al. 2024, arXiv:2402.09353) then scales the rows of the sum to
+// the lengths in `magnitude`.
 struct Adapter {
   struct Module {
     std::string name;  // of the module in the base model: "model.layers.0.self_attn.q_proj"
     int64_t rank = 0, inputs = 0, outputs = 0;
+    int64_t experts = 1;
     float scale = 0;
-    std::vector<float> a{};           // [rank, inputs]
-    std::vector<float> b{};           // [outputs, rank]
+    std::vector<float> a{};           // [experts, rank, inputs]
+    std::vector<float> b{};           // [outputs, rank, experts]
     bool embedding = false;           // a table of `inputs` rows and `outputs` columns, to whose transpose b a is added
     std::vector<float> magnitude{};   // [outputs]; empty: no DoRA
     std::vector<float> bias{};        // [outputs] added to the bias, times scale; empty: nothing

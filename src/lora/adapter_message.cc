@@ -7,7 +7,8 @@ namespace {
 // Calls visit(member) for every member of a module.
 template <class Module, class F>
 void each_member(Module& m, F&& visit) {
-  visit(m.name), visit(m.rank), visit(m.inputs), visit(m.outputs), visit(m.scale), visit(m.a), visit(m.b);
+  visit(m.name), visit(m.rank), visit(m.inputs), visit(m.outputs), visit(m.experts), visit(m.scale), visit(m.a),
+      visit(m.b);
   visit(m.embedding), visit(m.magnitude), visit(m.bias), visit(m.saved), visit(m.saved_bias);
 }
 

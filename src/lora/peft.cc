@@ -1,6 +1,6 @@
 // Reads adapters as peft saves them (https://huggingface.co/docs/peft, LoraConfig). Keys that change what an adapter
 // computes are read or refused; keys of training are ignored.
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -24,9 +24,9 @@ constexpr int kMostRank = 1024;
 constexpr size_t kMostName = 512;  // bytes of a tensor's name
 
 // Keys that are read below.
-constexpr auto kRead =
-    std::to_array<std::string_view>({"peft_type", "bias", "init_lora_weights", "r", "lora_alpha", "rank_pattern",
-                                     "alpha_pattern", "use_rslora", "use_dora", "lora_bias", "modules_to_save"});
+constexpr auto kRead = std::to_array<std::string_view>({"peft_type", "bias", "init_lora_weights", "r", "lora_alpha",
+                                                        "rank_pattern", "alpha_pattern", "use_rslora", "use_dora",
+                                                        "lora_bias", "modules_to_save", "target_parameters"});
 // What an adapter was trained with, and where it comes from. The names of the tensors say which modules it changes.
 constexpr auto kIgnored = std::to_array<std::string_view>({"auto_mapping",    "base_model_name_or_path",
                                                            "inference_mode",  "lora_dropout",
@@ -133,14 +133,14 @@ constexpr auto kKinds = std::to_array<Kind>({{".lora_A.weight", &Tensors::a},
                                              {".weight", &Tensors::saved, false, true},
                                              {".bias", &Tensors::saved_bias, false, true}});
 
-// The names in modules_to_save: a module, or the end of its name from a dot on.
-std::vector<std::string> read_saved(const Config& config) {
+// The names in modules_to_save or target_parameters: a module, or the end of its name from a dot on.
+std::vector<std::string> read_names(const Config& config, const char* key) {
   std::vector<std::string> names;
-  const Json* list = config.find("modules_to_save");
-  if (list == nullptr) return names;
-  if (!list->is_array()) config.refuse("modules_to_save", "must be a list of names");
+  const Json* list = config.find(key);
+  if (list == nullptr || list->is_null()) return names;
+  if (!list->is_array()) config.refuse(key, "must be a list of names");
   for (const Json& name : *list) {
-    if (!name.is_string()) config.refuse("modules_to_save", "must be a list of names");
+    if (!name.is_string()) config.refuse(key, "must be a list of names");
     names.push_back(name.get<std::string>());
   }
   return names;
@@ -182,6 +182,76 @@ std::map<std::string, Tensors> sort_tensors(const std::string& file, const std::
   return modules;
 }
 
+// What one pair of small matrices changes.
+struct Target {
+  std::string module;      // its name in the adapter
+  std::string name;        // how it is called here; of parameters, "experts.gate_up_proj"
+  std::string pattern;     // what peft's patterns match
+  bool parameter = false;  // target_parameters has it: its tensor may be that of all experts
+};
+
+constexpr std::string_view kNested = ".base_layer";
+
+// peft wraps a module once for each of its parameters in target_parameters, in the order in which transformers declares
+// them. The first one is innermost. The files do not name them.
+class Parameters {
+ public:
+  explicit Parameters(const Config& config) : config_(config), names_(read_names(config, "target_parameters")) {}
+
+  std::vector<Target> targets(const std::map<std::string, Tensors>& modules) const {
+    std::map<std::string, std::vector<std::string>> wrapped;  // by module, from the outermost
+    for (const auto& [name, tensors] : modules) {
+      std::string inner = name;
+      while (inner.ends_with(kNested)) inner.resize(inner.size() - kNested.size());
+      wrapped[inner].push_back(name);
+    }
+    std::vector<Target> out;
+    for (const auto& [module, nested] : wrapped) {
+      const std::vector<std::string> parameters = parameters_of(module);
+      if (parameters.empty() && nested.back() == module) {
+        out.push_back({module, module, module});
+        continue;
+      }
+      if (parameters.size() != nested.size()) {
+        config_.refuse("target_parameters", fmt::format("has {} parameters of '{}', of which the adapter changes {}",
+                                                        parameters.size(), module, nested.size()));
+      }
+      for (size_t i = 0; i < nested.size(); ++i) {
+        const std::string& parameter = parameters[nested.size() - 1 - i];
+        const std::string whole = module + "." + parameter;
+        out.push_back({nested[i], parameter == "weight" ? module : whole, whole, true});
+      }
+    }
+    return out;
+  }
+
+ private:
+  // In the order of declaration.
+  std::vector<std::string> parameters_of(const std::string& module) const {
+    constexpr auto kOrder = std::to_array<std::string_view>({"gate_up_proj", "gate_proj", "up_proj", "down_proj"});
+    const auto place = [&](const std::string& name) { return std::ranges::find(kOrder, name) - kOrder.begin(); };
+    std::vector<std::string> out;
+    for (const std::string& name : names_) {
+      // peft adds bare names to the list where transformers has put the linear layers of experts into parameters.
+      const std::string whole = name.find('.') == std::string::npos ? "experts." + name : name;
+      std::string parameter = whole.substr(whole.rfind('.') + 1);
+      if (!ends_module(module + "." + parameter, whole) || std::ranges::find(out, parameter) != out.end()) continue;
+      out.push_back(std::move(parameter));
+    }
+    std::sort(out.begin(), out.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+    for (const std::string& name : out) {
+      if (out.size() > 1 && place(name) == std::ssize(kOrder)) {
+        config_.refuse("target_parameters", fmt::format("'{}' cannot be beside others of '{}' (expected one of: {})",
+                                                        name, module, fmt::join(kOrder, ", ")));
+      }
+    }
+    return out;
+  }
+
+  const Config& config_;
+  std::vector<std::string> names_;
+};
+
 std::string_view text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
@@ -222,8 +292,9 @@ Adapter::Module read_saved_module(const std::string& file, const std::string& na
   return module;
 }
 
-Adapter::Module read_small_module(const std::string& file, const std::string& name, const Tensors& t,
+Adapter::Module read_small_module(const std::string& file, const Target& target, const Tensors& t,
                                   const Settings& settings) {
+  const std::string& name = target.name;
   if (t.a == nullptr || t.b == nullptr) {
     throw Error(ErrorCode::kCorruptFile,
                 fmt::format("{}: module '{}' has no {}", file, name, t.a == nullptr ? "lora_A" : "lora_B"));
@@ -236,24 +307,27 @@ Adapter::Module read_small_module(const std::string& file, const std::string& na
   if (t.base != nullptr && (t.base->shape.rank() != 2 || t.base->shape.elements() == 0)) {
     refuse_tensor(file, t.base->name, fmt::format("is {}, not a matrix", t.base->shape.str()));
   }
-  const int64_t rank = t.a->shape[0];
-  const double wanted = settings.ranks(name);
-  if (t.b->shape[1] != rank || rank != static_cast<int64_t>(wanted) || rank < 1 || rank > kMostRank) {
+  const double wanted = settings.ranks(target.pattern);
+  const auto rank = static_cast<int64_t>(std::clamp(wanted, 0.0, kMostRank + 1.0));
+  const bool is_rank = rank >= 1 && rank <= kMostRank && t.a->shape[0] > 0;
+  const int64_t experts = !is_rank ? 0 : target.parameter && t.a->shape[0] % rank == 0 ? t.a->shape[0] / rank : 1;
+  if (!is_rank || t.a->shape[0] != experts * rank || t.b->shape[1] != experts * rank) {
     throw Error(ErrorCode::kCorruptFile,
                 fmt::format("{}: module '{}' has matrices {} and {}, but its rank is {} (at most {})", file, name,
                             t.a->shape.str(), t.b->shape.str(), wanted, kMostRank));
   }
   const auto root = static_cast<double>(rank);
-  Adapter::Module module{
-      .name = name,
-      .rank = rank,
-      .inputs = t.a->shape[1],
-      .outputs = t.b->shape[0],
-      .scale = static_cast<float>(settings.alphas(name) / (settings.rank_stabilized ? std::sqrt(root) : root)),
-      .a = values_of(*t.a),
-      .b = values_of(*t.b),
-      .embedding = t.embedding,
-      .base = base_of(t)};
+  Adapter::Module module{.name = name,
+                         .rank = rank,
+                         .inputs = t.a->shape[1],
+                         .outputs = t.b->shape[0],
+                         .experts = experts,
+                         .scale = static_cast<float>(settings.alphas(target.pattern) /
+                                                     (settings.rank_stabilized ? std::sqrt(root) : root)),
+                         .a = values_of(*t.a),
+                         .b = values_of(*t.b),
+                         .embedding = t.embedding,
+                         .base = base_of(t)};
   const auto vector = [&](const TensorEntry* tensor, bool expected, const char* key) -> std::vector<float> {
     if (tensor == nullptr && !expected) return {};
     if (tensor == nullptr || !expected || tensor->shape.elements() != module.outputs) {
@@ -272,9 +346,12 @@ Adapter::Module read_small_module(const std::string& file, const std::string& na
 void read_modules(Adapter& adapter, const Config& config, const std::string& file,
                   const std::vector<TensorEntry>& tensors) {
   const Settings settings(config);
-  for (const auto& [name, t] : sort_tensors(file, tensors, read_saved(config))) {
+  const std::map<std::string, Tensors> modules = sort_tensors(file, tensors, read_names(config, "modules_to_save"));
+  for (const Target& target : Parameters(config).targets(modules)) {
+    const Tensors& t = modules.at(target.module);
     const bool saved = t.saved != nullptr || t.saved_bias != nullptr;
-    adapter.modules.push_back(saved ? read_saved_module(file, name, t) : read_small_module(file, name, t, settings));
+    adapter.modules.push_back(saved ? read_saved_module(file, target.name, t)
+                                    : read_small_module(file, target, t, settings));
     const Adapter::Module& module = adapter.modules.back();
     adapter.rank = std::max(adapter.rank, static_cast<int>(module.rank));
   }

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <map>
 
+#include "base/thread_pool.h"
 #include "lora/adapter.h"
 #include "sluice/error.h"
 
@@ -23,25 +25,28 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kTextPart
 }};
 
 // Names of modules in transformers, and in published checkpoints where these differ.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kModules = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kModules = {{
     {".mlp.shared_experts.", ".mlp.shared_mlp."},
     {".mlp.shared_experts.", ".mlp.shared_expert."},
     {".mlp.", ".block_sparse_moe."},
+    {".mlp.gate", ".mlp.router.gate"},
+    {".mlp.router", ".block_sparse_moe.gate"},
+    {".block_sparse_moe.router", ".block_sparse_moe.router.layer"},
     {".self_attn.forget_gate.", ".self_attn."},
 }};
 
-std::span<const LoraSites::Place> places_named(const LoraSites& sites, const std::string& module) {
-  const auto found = sites.find(module);
+std::vector<LoraSites::Place> places_named(const LoraSites& sites, const std::string& module) {
+  auto found = sites.find(module);
   if (!found.empty()) return found;
   for (const auto& [theirs, ours] : kTextParts) {
     if (!module.starts_with(theirs)) continue;
-    const auto renamed = sites.find(std::string(ours) + module.substr(theirs.size()));
+    auto renamed = sites.find(fmt::format("{}{}", ours, std::string_view(module).substr(theirs.size())));
     if (!renamed.empty()) return renamed;
   }
   for (const auto& [theirs, ours] : kModules) {
     const size_t at = module.find(theirs);
     if (at == std::string::npos) continue;
-    const auto renamed = sites.find(std::string(module).replace(at, theirs.size(), ours));
+    auto renamed = sites.find(std::string(module).replace(at, theirs.size(), ours));
     if (!renamed.empty()) return renamed;
   }
   return {};
@@ -73,28 +78,113 @@ void check_base(const Adapter& adapter, const Adapter::Module& module, const Lor
   }
 }
 
-// The values of one slot of a site.
-struct SlotValues {
+bool fits(const LoraSites::Place& place, int64_t inputs, int64_t outputs) {
+  return inputs == place.site->share.module_inputs && outputs == place.outputs;
+}
+
+// Whether the module's A and B are those of the transposed matrices. Earlier versions of peft always took the rows of
+// the tensors of all experts for inputs.
+bool is_turned(const LoraSites::Place& place, const Adapter::Module& m) {
+  const bool of_all = place.site->experts.count > 0 && place.expert < 0;
+  if (!of_all || !fits(place, m.outputs, m.inputs)) return false;
+  return place.turned || !fits(place, m.inputs, m.outputs);
+}
+
+// The small matrices of an adapter for one matrix of a site.
+struct SmallMatrices {
   std::vector<float> a, b, scales;
 };
 
-void add_module(const LoraSite& site, size_t part, const Adapter::Module& module, SlotValues& to) {
+// Adds a module's matrices, of all experts' those of one.
+void add_module(const LoraSites::Place& place, const Adapter::Module& module, int64_t expert, SmallMatrices& to) {
+  const LoraSite& site = *place.site;
   const ops::LoraWeight& w = site.weight;
-  const std::vector<float>& scale = site.parts[part].input_scale;
+  const std::vector<float>& scale = site.parts[place.part].input_scale;
+  const bool turned = is_turned(place, module);
+  const auto stored_a = [&](int64_t j, int64_t input) {
+    return module.a[static_cast<size_t>((expert * module.rank + j) * module.inputs + input)];
+  };
+  const auto stored_b = [&](int64_t j, int64_t output) {
+    return module.b[static_cast<size_t>((output * module.rank + j) * module.experts + expert)];
+  };
   for (int64_t j = 0; j < module.rank; ++j) {
-    float* row = to.a.data() + (static_cast<int64_t>(part) * w.rank + j) * w.k;
+    float* row = to.a.data() + (static_cast<int64_t>(place.part) * w.rank + j) * w.k;
     for (int64_t i = 0; i < w.k; ++i) {
-      const int64_t from = j * module.inputs + site.share.inputs.begin + i;
-      row[i] = module.a[static_cast<size_t>(from)] * (scale.empty() ? 1.0f : scale[static_cast<size_t>(i)]);
+      const int64_t input = site.share.inputs.begin + i;
+      row[i] =
+          (turned ? stored_b(j, input) : stored_a(j, input)) * (scale.empty() ? 1.0f : scale[static_cast<size_t>(i)]);
     }
   }
-  int64_t output = site.first_output(part);
-  for (const RowRange& range : site.parts[part].rows) {
-    for (int64_t row = range.begin; row < range.begin + range.count; ++row, ++output) {
-      std::copy_n(module.b.data() + row * module.rank, module.rank, to.b.data() + output * w.rank);
+  float* row = to.b.data() + site.first_output(place.part) * w.rank;
+  for (const RowRange& range : site.parts[place.part].rows) {
+    for (int64_t i = range.begin; i < range.begin + range.count; ++i, row += w.rank) {
+      const int64_t output = place.first + place.step * i;
+      for (int64_t j = 0; j < module.rank; ++j) row[j] = turned ? stored_a(j, output) : stored_b(j, output);
     }
   }
-  to.scales[part] = module.scale;
+  to.scales[place.part] = module.scale;
+}
+
+using Change = std::pair<LoraSites::Place, const Adapter::Module*>;
+
+// What an adapter's slot of a site holds, in the types of the site.
+struct SlotValues {
+  std::vector<std::byte> a, b, scales;
+};
+
+SlotValues values_of(const LoraSite& site, std::span<const Change> changes, ThreadPool& threads) {
+  const ops::LoraWeight& w = site.weight;
+  const int64_t matrices = site.matrices();
+  const auto a = static_cast<size_t>(w.inner() * w.k), b = static_cast<size_t>(w.n * w.rank);
+  const size_t each = w.type->block_bytes, count = static_cast<size_t>(matrices), parts = site.parts.size();
+  SlotValues out{.a = std::vector<std::byte>(count * a * each),
+                 .b = std::vector<std::byte>(count * b * each),
+                 .scales = std::vector<std::byte>(count * parts * sizeof(float))};
+  threads.parallel_for(matrices, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      SmallMatrices values{.a = std::vector<float>(a), .b = std::vector<float>(b), .scales = std::vector<float>(parts)};
+      const int64_t expert = site.experts.held.begin + i;
+      for (const auto& [place, module] : changes) {
+        if (place.expert < 0 || place.expert == expert) {
+          add_module(place, *module, module->experts > 1 ? expert : 0, values);
+        }
+      }
+      const auto at = static_cast<size_t>(i);
+      from_float(w.type, values.a.data(), out.a.data() + at * a * each, a);
+      from_float(w.type, values.b.data(), out.b.data() + at * b * each, b);
+      std::memcpy(out.scales.data() + at * parts * sizeof(float), values.scales.data(), parts * sizeof(float));
+    }
+  });
+  return out;
+}
+
+void check_place(const Adapter& adapter, const Adapter::Module& module, const LoraSites::Place& place,
+                 const LoraSites& sites) {
+  const LoraSite::Part& part = place.site->parts[place.part];
+  const LoraExperts& experts = place.site->experts;
+  if (part.rescaled) refuse(adapter, module, "has weights that are normalized, to which nothing can be added");
+  const bool replaced = module.rank == 0, dense = replaced || !module.magnitude.empty();
+  if (replaced && sites.shares_tensor(part.tensor)) {
+    refuse(adapter, module, "shares its weight with another module, so that it cannot be replaced");
+  }
+  if (dense && !part.input_scale.empty()) refuse(adapter, module, "has scaled inputs: only lora_A and lora_B work");
+  if (experts.count > 0 && !module.plain()) refuse(adapter, module, "is of experts: only lora_A and lora_B work");
+  if (place.expert >= experts.count) {
+    refuse(adapter, module, fmt::format("is of an expert that the model does not have: it has {}", experts.count));
+  }
+  const int64_t expected = place.expert >= 0 || experts.count == 0 ? 1 : experts.count;
+  if (module.experts != expected && (expected == 1 || module.experts != experts.most)) {
+    refuse(adapter, module,
+           fmt::format("has the matrices of {} experts, but the model has {}", module.experts, expected));
+  }
+  if (is_turned(place, module)) return;
+  const bool turned = replaced && place.site->table;
+  const int64_t inputs = turned ? module.outputs : module.inputs, outputs = turned ? module.inputs : module.outputs;
+  if (!fits(place, inputs, outputs)) {
+    refuse(adapter, module,
+           fmt::format("is [{}, {}] in the adapter, but [{}, {}] in the model", outputs, inputs, place.outputs,
+                       place.site->share.module_inputs));
+  }
 }
 
 }  // namespace
@@ -126,39 +216,27 @@ void check_adapter(const Adapter& adapter, const LoraSites& sites, const Checkpo
   for (const Adapter::Module& module : adapter.modules) {
     const auto places = places_of(sites, module);
     if (places.empty()) {
-      refuse(
-          adapter, module,
-          "is not one that adapters can change in this model (its embedding, and its linear layers outside experts)");
+      refuse(adapter, module,
+             sites.room().experts
+                 ? "is not one that adapters can change in this model (its embedding, linear layers and experts)"
+                 : "is not one that adapters can change in this model (its embedding and linear layers; with "
+                   "--lora-experts also its experts)");
     }
     for (const LoraSites::Place& place : places) {
-      const LoraSite::Part& part = place.site->parts[place.part];
-      if (part.rescaled) refuse(adapter, module, "has weights that are normalized, to which nothing can be added");
-      const bool replaced = module.rank == 0, dense = replaced || !module.magnitude.empty();
-      if (replaced && sites.shares_tensor(part.tensor)) {
-        refuse(adapter, module, "shares its weight with another module, so that it cannot be replaced");
-      }
-      if (dense && !part.input_scale.empty()) refuse(adapter, module, "has scaled inputs: only lora_A and lora_B work");
-      const bool turned = replaced && place.site->table;
-      const int64_t inputs = turned ? module.outputs : module.inputs, outputs = turned ? module.inputs : module.outputs;
-      const int64_t columns = place.site->share.module_inputs;
-      if (inputs != columns || outputs != part.module_outputs) {
-        refuse(adapter, module,
-               fmt::format("is [{}, {}] in the adapter, but [{}, {}] in the model", outputs, inputs,
-                           part.module_outputs, columns));
-      }
-      check_base(adapter, module, part, model);
+      check_place(adapter, module, place, sites);
+      check_base(adapter, module, place.site->parts[place.part], model);
     }
   }
 }
 
 void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queue& queue) {
-  std::map<LoraSite*, std::vector<std::pair<size_t, const Adapter::Module*>>> changes;
+  std::map<LoraSite*, std::vector<Change>> changes;
   if (adapter != nullptr) {
     for (const Adapter::Module& module : adapter->modules) {
       for (const LoraSites::Place& place : places_of(sites, module)) {
         auto& here = changes[place.site];
         const bool small = module.rank > 0 && !module.embedding && module.magnitude.empty();
-        if (small) here.emplace_back(place.part, &module);
+        if (small) here.emplace_back(place, &module);
       }
     }
   }
@@ -178,19 +256,13 @@ void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queu
     site->used[at] = found != changes.end();
     sites.update(*site);
     if (site->table) continue;
-    const ops::LoraWeight& w = site->weight;
-    SlotValues values{.a = std::vector<float>(static_cast<size_t>(w.inner() * w.k)),
-                      .b = std::vector<float>(static_cast<size_t>(w.n * w.rank)),
-                      .scales = std::vector<float>(site->parts.size())};
-    if (found != changes.end()) {
-      for (const auto& [part, module] : found->second) add_module(*site, part, *module, values);
-    }
-    const auto copy = [&](Buffer& to, DType type, const std::vector<float>& from) {
-      std::vector<std::byte> stored(from.size() * type->block_bytes);
-      from_float(type, from.data(), stored.data(), from.size());
-      memory.copy(to.data() + at * stored.size(), stored.data(), stored.size());
+    const SlotValues values =
+        values_of(*site, found != changes.end() ? std::span<const Change>(found->second) : std::span<const Change>(),
+                  queue.threads());
+    const auto copy = [&](Buffer& to, const std::vector<std::byte>& from) {
+      memory.copy(to.data() + at * from.size(), from.data(), from.size());
     };
-    copy(site->a, w.type, values.a), copy(site->b, w.type, values.b), copy(site->scales, &kFloat32, values.scales);
+    copy(site->a, values.a), copy(site->b, values.b), copy(site->scales, values.scales);
   }
 }
 

@@ -1,40 +1,75 @@
 // Allocates the sites of adapters and finds them by name.
 #include "lora/sites.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "base/check.h"
 
 namespace sluice {
 
+void LoraScratch::add(int64_t items, int64_t inner) {
+  int64_t& most = needs_[items];
+  most = std::max(most, inner);
+}
+
+int64_t LoraScratch::floats(int64_t rows) const {
+  int64_t most = 0;
+  for (const auto& [items, inner] : needs_) {
+    most = std::max(most, ops::LoraWeight::inner_rows(rows * items) * inner);
+  }
+  return most;
+}
+
 std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, const LoraShare& share) {
   // More projections than these are never fused; without a site the layer cannot have adapters.
   if (parts.size() > ops::LoraWeight::kMostParts) return nullptr;
-  auto site = std::make_shared<LoraSite>();
-  ops::LoraWeight& w = site->weight;
-  w = {.k = share.inputs.count,
-       .slots = room_.slots,
-       .rank = room_.rank,
-       .parts = static_cast<int>(parts.size()),
-       .type = room_.type};
-  for (size_t i = 0; i < parts.size(); ++i) {
-    for (const RowRange& range : parts[i].rows) w.n += range.count;
-    w.part_ends[i] = w.n;
-    places_[parts[i].module].push_back({site.get(), i});
+  std::shared_ptr<LoraSite> site = make(std::move(parts), share, {});
+  for (size_t i = 0; i < site->parts.size(); ++i) {
+    const LoraSite::Part& part = site->parts[i];
+    name(part.module, {.site = site.get(), .part = i, .outputs = part.module_outputs});
   }
+  return site;
+}
+
+std::shared_ptr<LoraSite> LoraSites::add_experts(std::vector<LoraSite::Part> parts, const LoraShare& share,
+                                                 const LoraExperts& experts) {
+  if (!room_.experts) return nullptr;
+  const size_t before = bytes_;
+  std::shared_ptr<LoraSite> site = make(std::move(parts), share, experts);
+  expert_bytes_ += bytes_ - before;
+  return site;
+}
+
+std::shared_ptr<LoraSite> LoraSites::make(std::vector<LoraSite::Part> parts, const LoraShare& share,
+                                          const LoraExperts& experts) {
+  auto site = std::make_shared<LoraSite>();
   site->parts = std::move(parts);
   site->share = share;
+  site->experts = experts;
+  ops::LoraWeight& w = site->weight;
+  w = {.k = share.inputs.count,
+       .slots = static_cast<int>(room_.slots * site->matrices()),
+       .rank = room_.rank,
+       .parts = static_cast<int>(site->parts.size()),
+       .type = room_.type};
+  for (size_t i = 0; i < site->parts.size(); ++i) {
+    for (const RowRange& range : site->parts[i].rows) w.n += range.count;
+    w.part_ends[i] = w.n;
+  }
   site->used.resize(static_cast<size_t>(room_.slots));
   site->extras.resize(static_cast<size_t>(room_.slots));
-  const auto slots = static_cast<size_t>(room_.slots), inner = static_cast<size_t>(w.inner());
+  const auto slots = static_cast<size_t>(w.slots), inner = static_cast<size_t>(w.inner());
   sites_.push_back(site);
   if (share.elsewhere) return site;
   const size_t a = slots * inner * static_cast<size_t>(w.k), b = slots * static_cast<size_t>(w.n * w.rank);
   const size_t scales = slots * site->parts.size();
   const size_t each = room_.type->block_bytes;
   bytes_ += (a + b) * each + scales * sizeof(float);
-  most_inner_ = std::max(most_inner_, w.inner());
+  scratch_.add(experts.chosen, w.inner());
   if (!dry_) {
     site->a = Buffer(a * each, memory_);
     site->b = Buffer(b * each, memory_);
@@ -53,9 +88,9 @@ std::shared_ptr<LoraSite> LoraSites::add_table(LoraSite::Part part, int64_t ids,
   site->weight = {.n = columns, .k = ids, .slots = room_.slots};
   site->used.resize(static_cast<size_t>(room_.slots));
   site->extras.resize(static_cast<size_t>(room_.slots));
-  places_[part.module].push_back({site.get(), 0});
+  name(part.module, {.site = site.get(), .outputs = part.module_outputs});
   site->parts.push_back(std::move(part));
-  most_inner_ = std::max(most_inner_, int64_t{room_.rank});
+  scratch_.add(1, room_.rank);
   sites_.push_back(site);
   return site;
 }
@@ -81,9 +116,34 @@ bool LoraSites::shares_tensor(std::string_view tensor) const {
   return false;
 }
 
-std::span<const LoraSites::Place> LoraSites::find(std::string_view module) const {
-  const auto found = places_.find(module);
-  return found == places_.end() ? std::span<const Place>() : std::span<const Place>(found->second);
+namespace {
+
+// Replaces the last number between dots by a `*`, and returns it; -1 if there is none.
+int64_t take_number(std::string& module) {
+  for (size_t end = module.size(); end != std::string::npos && end > 0;) {
+    const size_t dot = module.rfind('.', end - 1), begin = dot == std::string::npos ? 0 : dot + 1;
+    int64_t number = -1;
+    const char *first = module.data() + begin, *last = module.data() + end;
+    if (const auto [at, error] = std::from_chars(first, last, number); error == std::errc() && at == last) {
+      module = fmt::format("{}*{}", std::string_view(module).substr(0, begin), std::string_view(module).substr(end));
+      return number;
+    }
+    end = dot;
+  }
+  return -1;
+}
+
+}  // namespace
+
+std::vector<LoraSites::Place> LoraSites::find(std::string_view module) const {
+  if (const auto found = places_.find(module); found != places_.end()) return found->second;
+  std::string of_expert(module);
+  const int64_t number = take_number(of_expert);
+  const auto found = number < 0 ? places_.end() : places_.find(of_expert);
+  if (found == places_.end()) return {};
+  std::vector<Place> places = found->second;
+  for (Place& place : places) place.expert = number;
+  return places;
 }
 
 }  // namespace sluice

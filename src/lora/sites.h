@@ -27,6 +27,14 @@ struct LoraShare {
   bool elsewhere = false;     // the layer belongs to another stage (nn/loading/stage.h)
 };
 
+// The experts of a layer that are one StackedLinear. Each has small matrices of its own.
+struct LoraExperts {
+  int64_t count = 0;   // of the model; 0: the layer has no experts
+  int64_t most = 0;    // that an adapter may have matrices of: with those that return their input
+  RowRange held{};     // those that this process has
+  int64_t chosen = 1;  // per row
+};
+
 // What an adapter does to a layer besides small matrices. The adapter owns the memory.
 struct LoraExtra {
   int64_t first = 0;     // the layer's output where it begins
@@ -47,6 +55,7 @@ struct LoraSite {
     bool rescaled = false;             // its rows are scaled to unit length, so that nothing can be added to them
   };
   bool table = false;  // an Embedding of weight.k ids and weight.n columns, without a and b
+  LoraExperts experts{};
   std::vector<Part> parts;
   LoraShare share;  // if it is elsewhere, the site has no memory and never changes
   ops::LoraWeight weight;
@@ -57,6 +66,20 @@ struct LoraSite {
   bool has_extras = false;                            // some slot has
 
   int64_t first_output(size_t part) const { return part == 0 ? 0 : weight.part_ends[part - 1]; }
+  // The pairs of small matrices that an adapter has here, and as many slots of `weight`.
+  int64_t matrices() const { return experts.count > 0 ? experts.held.count : 1; }
+  bool adapts(const ops::Ctx& c) const { return c.adapters != nullptr && changed; }
+};
+
+// The memory that layers need, one at a time, for LoraShrinkArgs::inner.
+class LoraScratch {
+ public:
+  void add(int64_t items, int64_t inner);  // `items` per row, of `inner` numbers each
+  int64_t floats(int64_t rows) const;      // for a step of up to so many rows
+  bool empty() const { return needs_.empty(); }
+
+ private:
+  std::map<int64_t, int64_t> needs_;  // the most inner numbers by items
 };
 
 class LoraSites {
@@ -65,6 +88,7 @@ class LoraSites {
     int slots = 0;           // adapters
     int rank = 0;            // the largest one
     DType type = &kFloat32;  // of the small matrices: fp32 or bf16
+    bool experts = true;     // also for those of experts
   };
   // `dry`: the sites only count their bytes.
   LoraSites(Room room, bool dry, Memory& memory) : room_(room), dry_(dry), memory_(memory) {}
@@ -73,32 +97,46 @@ class LoraSites {
   // Called by the constructor of a Linear.
   std::shared_ptr<LoraSite> add(std::vector<LoraSite::Part> parts, const LoraShare& share);
 
+  // Called by the constructor of a layer of experts, which then gives names to it; null if there is no room for
+  // experts.
+  std::shared_ptr<LoraSite> add_experts(std::vector<LoraSite::Part> parts, const LoraShare& share,
+                                        const LoraExperts& experts);
+
   // Called by the constructor of an Embedding.
   std::shared_ptr<LoraSite> add_table(LoraSite::Part part, int64_t ids, int64_t columns, bool elsewhere);
 
   struct Place {
     LoraSite* site = nullptr;
     size_t part = 0;
+    int64_t outputs = 0;          // rows of the module's weight
+    int64_t first = 0, step = 1;  // row i of the part is row first + step * i of the module
+    int64_t expert = -1;          // whose module it is; -1: it is that of all experts, or there are none
+    bool turned = false;          // of all experts: peft calls the columns rows, because they are stored so
   };
+  // Another name of a part. A `*` in it stands for the number of an expert.
+  void name(std::string module, const Place& place) { places_[std::move(module)].push_back(place); }
   // The places of a module; none if adapters cannot change it.
-  std::span<const Place> find(std::string_view module) const;
+  std::vector<Place> find(std::string_view module) const;
   bool shares_tensor(std::string_view tensor) const;  // several modules have it
   std::span<const std::shared_ptr<LoraSite>> all() const { return sites_; }
   size_t bytes() const { return bytes_; }
+  size_t expert_bytes() const { return expert_bytes_; }  // part of bytes()
   // Called after the site's adapters have changed.
   void update(LoraSite& site);
-  int changed() const { return changed_; }            // sites that some adapter has changed since the start
-  bool plain() const { return with_extras_ == 0; }    // no adapter that has a slot does more than small matrices
-  int64_t most_inner() const { return most_inner_; }  // numbers per row of ops::LoraShrinkArgs::inner
+  int changed() const { return changed_; }          // sites that some adapter has changed since the start
+  bool plain() const { return with_extras_ == 0; }  // no adapter that has a slot does more than small matrices
+  const LoraScratch& scratch() const { return scratch_; }
 
  private:
+  std::shared_ptr<LoraSite> make(std::vector<LoraSite::Part> parts, const LoraShare& share, const LoraExperts& experts);
+
   const Room room_;
   const bool dry_;
   Memory& memory_;
   std::vector<std::shared_ptr<LoraSite>> sites_;
   std::map<std::string, std::vector<Place>, std::less<>> places_;
-  size_t bytes_ = 0;
-  int64_t most_inner_ = 0;
+  size_t bytes_ = 0, expert_bytes_ = 0;
+  LoraScratch scratch_;
   int changed_ = 0;
   int with_extras_ = 0;  // sites with extras
 };

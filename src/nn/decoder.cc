@@ -87,13 +87,12 @@ void fill_sinusoids(const Tensor& table) {
 // Tells the layers which adapters the rows of a step have, while it lives.
 class AdapterScope {
  public:
-  // `floats`: scratch per row.
-  AdapterScope(ops::Ctx& c, const BatchView& batch, int64_t floats) : c_(c), batch_(batch) {
+  AdapterScope(ops::Ctx& c, const BatchView& batch, const LoraScratch& scratch) : c_(c), batch_(batch) {
     if (batch.adapters.empty()) return;
-    CHECK(floats > 0 && batch.sample_adapters.size() == batch.sample_rows.size(), "{} adapters of {} rows",
+    CHECK(!scratch.empty() && batch.sample_adapters.size() == batch.sample_rows.size(), "{} adapters of {} rows",
           batch.sample_adapters.size(), batch.sample_rows.size());
     const auto rows = static_cast<int64_t>(std::max(batch.adapters.size(), batch.sample_rows.size()));
-    rows_ = {.slots = batch.adapters, .scratch = c.arena.take(&kFloat32, {ops::LoraWeight::inner_rows(rows), floats})};
+    rows_ = {.slots = batch.adapters, .scratch = c.arena.take(&kFloat32, {scratch.floats(rows)})};
     c.adapters = &rows_;
   }
   ~AdapterScope() { c_.adapters = nullptr; }
@@ -151,7 +150,7 @@ class DecoderLm final : public Model {
       project_out_ = Linear(body, {{"project_out", spec_.embedding_dim}}, spec_.hidden, false);
     }
     head_ = load_head(w);
-    if (context.lora != nullptr) adapter_floats_ = context.lora->most_inner();
+    if (context.lora != nullptr) adapter_scratch_ = context.lora->scratch();
     // some checkpoints store the copy
     if (spec_.tied_head && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");
   }
@@ -165,7 +164,7 @@ class DecoderLm final : public Model {
     const int64_t per_row =
         int64_t{spec_.hidden} + spec_.embedding_dim + (head_.outputs() > 0 ? spec_.vocab : 0) + head_.gathered_floats();
     int64_t floats = tokens * per_token + rows * per_row;
-    floats += ops::LoraWeight::inner_rows(std::max(tokens, rows)) * adapter_floats_;
+    floats += adapter_scratch_.floats(std::max(tokens, rows));
     if (auxiliary_stream_ != nullptr) floats += tokens * auxiliary_stream_->floats_per_token();
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
     constexpr int64_t kTensors = 24;  // tensors alive at once; each may waste up to 64 bytes
@@ -174,7 +173,7 @@ class DecoderLm final : public Model {
   }
 
   StepOutput forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache& states) override {
-    AdapterScope adapters(c, batch, adapter_floats_);
+    AdapterScope adapters(c, batch, adapter_scratch_);
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c, batch));
     const Tensor x = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.tokens.size()), spec_.hidden});
@@ -480,7 +479,7 @@ class DecoderLm final : public Model {
   Norm norm_;
   Linear project_in_, project_out_, head_;
   std::vector<Rope> ropes_;
-  int64_t adapter_floats_ = 0;  // scratch per row for adapters; 0: the model has none
+  LoraScratch adapter_scratch_;  // empty: the model has no adapters
 };
 
 }  // namespace

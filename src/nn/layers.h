@@ -79,7 +79,7 @@ class Linear {
     int64_t first = 0;  // first output
     PackedWeight weight;
   };
-  bool adapts(const ops::Ctx& c) const { return c.adapters != nullptr && lora_ != nullptr && lora_->changed; }
+  bool adapts(const ops::Ctx& c) const { return lora_ != nullptr && lora_->adapts(c); }
   Split divide(const Weights& w, const std::vector<Part>& parts, int64_t inputs, Split split);
   void multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
   DType part_type(const ops::Ctx& c, int64_t rows) const;  // of what multiply() gives

@@ -65,6 +65,16 @@ void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, con
                          .bias = bias_.data()});
 }
 
+void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts,
+                            const Indices& slots) const {
+  if (!adapts(c)) return experts(c, out, x, starts);
+  const ops::LoraWeight& w = lora_->weight;
+  const Tensor inner(c.adapters->scratch.data, &kFloat32, {ops::LoraWeight::inner_rows(x.rows()), w.inner()});
+  ops::lora_shrink(c, {.inner = inner, .x = x, .slots = slots, .weight = &w, .computed = true});
+  experts(c, out, x, starts);
+  ops::lora_expand(c, {.out = out, .inner = inner, .slots = slots, .weight = &w, .computed = true});
+}
+
 void StackedLinear::heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x, int64_t x_stride) const {
   ops::head_matmul(c, {.out = out,
                        .x = x,

@@ -29,11 +29,16 @@ class StackedLinear {
   // [outputs]: a bias for the sum of experts whose weights add up to one.
   void set_bias_of_sum(const LoadContext& context, std::span<const float> bias);
 
+  void adapt(std::shared_ptr<LoraSite> site) { lora_ = std::move(site); }
+
   int count() const { return count_; }
   int64_t outputs() const { return outputs_; }
+  bool adapts(const ops::Ctx& c) const { return lora_ != nullptr && lora_->adapts(c); }
   // For every place: out[place, outputs] = the place's row of x times its expert's matrix; see ops::ExpertMatmulArgs.
   void experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Tensor& rows = {},
                const Tensor& gathered = {}) const;
+  // The same for rows in order of places, with what adapters change: `slots` are those of ops::matrix_slots.
+  void experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Indices& slots) const;
   // One matrix per head; see ops::HeadMatmulArgs.
   void heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x, int64_t x_stride) const;
 
@@ -42,6 +47,7 @@ class StackedLinear {
   int64_t outputs_ = 0;
   PackedWeight weight_;
   Vector bias_;
+  std::shared_ptr<LoraSite> lora_;  // where adapters change the matrices; null: they cannot
 };
 
 }  // namespace sluice

@@ -34,6 +34,21 @@ class Numbers {
   std::minstd_rand random_{1};
 };
 
+// Changes the projections of a layer's experts: in turn each expert's, or those of all together.
+void add_experts(const LoraSite& site, bool each, Numbers& numbers, Adapter& adapter) {
+  const int64_t count = site.experts.count, inputs = site.share.module_inputs;
+  const double scale = 1 / std::sqrt(static_cast<double>(inputs));
+  for (const LoraSite::Part& part : site.parts) {
+    for (int64_t e = 0; e < (each ? count : 1); ++e) {
+      Adapter::Module m{.name = part.module, .rank = kRank, .inputs = inputs, .outputs = part.module_outputs};
+      if (each) m.name.replace(m.name.find('*'), 1, std::to_string(e));
+      m.experts = each ? 1 : count, m.scale = 0.5f;
+      m.a = numbers(m.experts * kRank * inputs, scale), m.b = numbers(m.outputs * kRank * m.experts, 0.5);
+      adapter.modules.push_back(std::move(m));
+    }
+  }
+}
+
 // Changes every module that adapters can change, in turn by small matrices, with DoRA, with a bias, and by a new one.
 std::shared_ptr<Adapter> random_adapter(const LoadedModel& model) {
   const LoraSites& sites = *model.adapters;
@@ -43,6 +58,10 @@ std::shared_ptr<Adapter> random_adapter(const LoadedModel& model) {
   Numbers numbers;
   std::set<std::string> seen;
   for (const std::shared_ptr<LoraSite>& site : sites.all()) {
+    if (site->experts.count > 0) {
+      if (seen.insert(site->parts[0].module).second) add_experts(*site, seen.size() % 2 == 0, numbers, *adapter);
+      continue;
+    }
     for (const LoraSite::Part& part : site->parts) {
       if (part.rescaled || !seen.insert(part.module).second) continue;
       const int64_t inputs = site->share.module_inputs, outputs = part.module_outputs;
@@ -94,6 +113,7 @@ TEST_P(RankAdapters, ChangeTheModelAsInOneProcess) {
   options.max_loras = 2;
   options.max_lora_rank = kRank;
   std::vector<float> want;
+  bool experts = false;
   {
     ThreadPool pool(1, /*pin=*/false);
     LoadedModel alone = load_model(options, pool);
@@ -103,11 +123,15 @@ TEST_P(RankAdapters, ChangeTheModelAsInOneProcess) {
     prepare_apart(*adapter, alone);
     runner.place_adapter(*adapter, kSlot);
     want = logits(runner, alone.plan, ids, kSlot);
+    experts = alone.adapters->expert_bytes() > 0;
     ASSERT_GT(error_of(plain, want), 0.01) << "the adapter changes nothing";
   }
-  for (const auto& [tensor, pipeline] : {std::pair{2, 1}, {1, 2}, {2, 2}}) {
+  for (const auto& [tensor, pipeline, whole_experts] :
+       {std::tuple{2, 1, false}, {1, 2, false}, {2, 2, false}, {2, 1, true}}) {
     if (tensor * pipeline > most_ranks() || (pipeline > 1 && has_one_stage(GetParam()))) continue;
-    SCOPED_TRACE(fmt::format("{} ranks, {} stages", tensor, pipeline));
+    if (whole_experts && !experts) continue;
+    SCOPED_TRACE(fmt::format("{} ranks, {} stages{}", tensor, pipeline, whole_experts ? ", whole experts" : ""));
+    options.enable_expert_parallel = whole_experts;
     options.tensor_parallel_size = tensor;
     options.pipeline_parallel_size = pipeline;
     RankGroup group(options);
@@ -194,6 +218,13 @@ TEST(Adapters, FindModulesByTheirNamesInTransformers) {
       {"kimi_linear-1", "model.layers.1.mlp.shared_experts.down_proj"},
       {"kimi_linear-1", "model.layers.0.self_attn.forget_gate.f_a_proj"},
       {"nemotron_h", "model.layers.0.mixer.in_proj"},
+      {"hy_v3-1", "model.layers.1.mlp.gate"},
+      {"granitemoe", "model.layers.0.block_sparse_moe.router"},
+      {"phimoe", "model.layers.0.mlp.router"},
+      {"granitemoehybrid", "model.layers.0.block_sparse_moe.experts.gate_up_proj"},
+      {"granitemoe", "model.layers.0.block_sparse_moe.input_linear"},
+      {"mixtral", "model.layers.0.block_sparse_moe.experts.3.w1"},
+      {"qwen3_moe", "model.layers.0.mlp.experts.2.down_proj"},
   };
   for (const auto& [name, module] : modules) {
     const ArchGolden golden(name);

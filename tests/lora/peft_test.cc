@@ -108,6 +108,54 @@ TEST(Peft, KeepsTheLengthsOfTheBaseLayersRows) {
   EXPECT_THAT(refusal(folder), ::testing::HasSubstr("base_layer.weight"));
 }
 
+// peft wraps the module of several parameters once for each, from the first one that the module declares.
+TEST(Peft, ReadsParametersOfExperts) {
+  using ::testing::HasSubstr;
+  const Folder folder;
+  const std::string module = "base_model.model.m.experts.";
+  folder.write_tensors({{module + "base_layer.lora_A.weight", {6, 4}},
+                        {module + "base_layer.lora_B.weight", {10, 6}},
+                        {module + "lora_A.weight", {9, 5}},
+                        {module + "lora_B.weight", {4, 9}},
+                        {"base_model.model.m.gate.lora_A.weight", {2, 4}},
+                        {"base_model.model.m.gate.lora_B.weight", {3, 2}}});
+  Json config = Folder::config();
+  config["target_parameters"] = {"m.gate.weight", "experts.down_proj", "m.experts.gate_up_proj"};
+  config["rank_pattern"] = {{"experts.down_proj", 3}};
+  config["alpha_pattern"] = {{"gate.weight", 8}};
+  folder.write(config);
+  const auto adapter = read_adapter(folder.path());
+  ASSERT_EQ(adapter->modules.size(), 3u);
+  EXPECT_EQ(adapter->rank, 3);
+  const Adapter::Module &down = adapter->modules[0], &up = adapter->modules[1], &gate = adapter->modules[2];
+  EXPECT_EQ(down.name, "m.experts.down_proj");
+  EXPECT_EQ(up.name, "m.experts.gate_up_proj");
+  EXPECT_EQ(gate.name, "m.gate");
+  EXPECT_EQ(down.experts, 3);
+  EXPECT_EQ(up.experts, 3);
+  EXPECT_EQ(gate.experts, 1);
+  EXPECT_EQ(down.rank, 3);
+  EXPECT_EQ(up.rank, 2);
+  EXPECT_EQ(up.outputs, 10);
+  EXPECT_FLOAT_EQ(down.scale, 2.0f);
+  EXPECT_FLOAT_EQ(gate.scale, 4.0f);
+  config["target_parameters"] = {"gate.weight", "down_proj", "gate_up_proj"};  // as peft converts older adapters
+  folder.write(config);
+  EXPECT_EQ(read_adapter(folder.path())->modules.at(1).name, "m.experts.gate_up_proj");
+  config["rank_pattern"] = {{"experts.down_proj", 2}};
+  folder.write(config);
+  EXPECT_THAT(refusal(folder), HasSubstr("'m.experts.down_proj' has matrices [9, 5]"));
+  config["target_parameters"] = {"experts.down_proj"};
+  folder.write(config);
+  EXPECT_THAT(refusal(folder), HasSubstr("has 1 parameters of 'm.experts', of which the adapter changes 2"));
+  config["target_parameters"] = {"experts.down_proj", "experts.w1"};
+  folder.write(config);
+  EXPECT_THAT(refusal(folder), HasSubstr("'w1' cannot be beside others of 'm.experts'"));
+  config.erase("target_parameters");
+  folder.write(config);
+  EXPECT_THAT(refusal(folder), HasSubstr("has 0 parameters of 'm.experts'"));
+}
+
 // A pattern that makes backtracking matchers take exponential time.
 TEST(Peft, MatchesHostilePatternsInLinearTime) {
   const Folder folder;
@@ -128,7 +176,7 @@ TEST(Peft, RefusesByKey) {
                                                {"lora_bias", true},
                                                {"modules_to_save", {"lm_head"}},
                                                {"trainable_token_indices", {1, 2}},
-                                               {"target_parameters", {"experts.gate_up_proj"}},
+                                               {"target_parameters", "experts.gate_up_proj"},
                                                {"layer_replication", {{0, 4}}},
                                                {"alora_invocation_tokens", {1}},
                                                {"use_qalora", true},

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "nn/moe/expert_weights.h"
+#include "nn/moe/expert_adapters.h"
 
 namespace sluice {
 namespace {
@@ -64,6 +64,7 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
     mine_ = Vector(context, mine);
   }
   load_experts(w, s, hidden, part, in_, out_);
+  adapt_experts(w, s, hidden, part, in_, out_);
   if (partial_) context.note_exchange(hidden);
   context.widest_matmul = std::max(context.widest_matmul, s.top_k * int64_t{std::max(hidden, s.inner)});
   if (s.shared_inner > 0) {
@@ -82,7 +83,7 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
 }
 
 int64_t Moe::floats_per_token(const MoeSpec& s, int hidden) {
-  const int64_t per_choice = 1 + (s.scaled_inputs ? 2 * hidden + 1 : hidden) + 3 * int64_t{s.inner};
+  const int64_t per_choice = 2 + (s.scaled_inputs ? 2 * hidden + 1 : hidden) + 3 * int64_t{s.inner};
   const int64_t routed = s.choices() + Choice::floats_per_token(s, s.choices()) + s.top_k * per_choice;
   const int64_t shared = 3 * int64_t{s.shared_inner} + (s.shared_gate ? hidden + 1 : 0);
   return std::max(routed, s.choices() + shared);
@@ -96,6 +97,15 @@ void Moe::run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
   const Tensor part = c.arena.take(&kFloat32, x.shape);
   shared_(c, part, x, false);
   ops::combine(c, {.out = out, .x = part, .weights = gate, .places = {}, .accumulate = accumulate});
+}
+
+Indices Moe::slots_of(ops::Ctx& c, const Choice& choice, const Tensor& starts) const {
+  if (!in_.adapts(c) && !out_.adapts(c)) return {};
+  const Tensor slots = c.arena.take(&kInt32, choice.rows.shape);
+  ops::matrix_slots(
+      c, {.out = slots, .slots = c.adapters->slots, .matrices = in_.count(), .rows = choice.rows, .starts = starts});
+  const auto* computed = slots.as<const int32_t>();
+  return Indices({computed, static_cast<size_t>(slots.shape.elements())}, computed);
 }
 
 void Moe::scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const {
@@ -153,13 +163,14 @@ void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   const int64_t places = x.rows() * spec_.top_k;
   const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
   const Tensor gate_up = c.arena.take(&kFloat32, {places, in_.outputs()});
+  const Indices slots = slots_of(c, choice, starts);
   if (spec_.scaled_inputs) {
     scale_inputs(c, choice, x, mine);
-    in_.experts(c, gate_up, mine, starts);
-  } else if (!mine_.empty()) {
+    in_.experts(c, gate_up, mine, starts, slots);
+  } else if (!mine_.empty() || in_.adapts(c)) {
     // Places of identities keep their inputs. Those of other ranks keep finite numbers, which get no weight.
     ops::gather_rows(c, mine, x, choice.rows);
-    in_.experts(c, gate_up, mine, starts);
+    in_.experts(c, gate_up, mine, starts, slots);
   } else {
     in_.experts(c, gate_up, x, starts, choice.rows, mine);
   }
@@ -173,7 +184,7 @@ void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   } else {
     ops::glu(c, inner, gate_up, spec_.activation);
   }
-  out_.experts(c, mine, inner, starts);  // the gathered inputs are no longer needed
+  out_.experts(c, mine, inner, starts, slots);  // the gathered inputs are no longer needed
   if (!mine_.empty()) scale_weights(c, choice, mine_);
   ops::combine(c,
                {.out = out, .x = mine, .weights = choice.weights, .places = choice.places, .accumulate = accumulate});

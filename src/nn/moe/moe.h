@@ -83,6 +83,8 @@ class Moe {
   static int64_t floats_per_token(const MoeSpec& spec, int hidden);  // arena floats
 
  private:
+  // The adapters' slots of all places; none if no adapter changes the experts.
+  Indices slots_of(ops::Ctx& c, const Choice& choice, const Tensor& starts) const;
   // Gathers the input rows of each expert, scaled by their weights, in order of places.
   void scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const;
   // Multiplies the weights of chosen experts by the experts' own factors [experts].
