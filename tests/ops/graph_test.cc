@@ -257,6 +257,8 @@ TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
   all.push_back({.rows = 4, .hidden = 640, .inner = 96, .layers = 1, .experts = 130, .top_k = 1, .shared = true});
   all.push_back({.rows = 5, .hidden = 256, .inner = 256, .experts = 8, .top_k = 2});
   all.push_back({.hidden = 512, .inner = 256, .experts = 20, .top_k = 4, .shared = true});
+  // More panels than the device has blocks, which have several of each row.
+  all.push_back({.rows = 4, .hidden = 2560, .inner = 32, .layers = 1, .experts = 4, .top_k = 1});
   for (const auto& [type, kernels] : device.ctx.ops.matmul) {
     if (type->block_size == 1 || type->encode == nullptr) continue;
     all.push_back({.hidden = 256, .heads = 2, .kv_heads = 1, .head_dim = 128, .inner = 768, .weights = type});

@@ -222,8 +222,10 @@ struct Choice {
   int expert;
   float weight;
 };
-// Panels whose sums may be on their way from the math warps to an epilogue warp.
-inline constexpr int kDecodeSums = 4;
+// Panels whose sums may be on their way from the math warps to an epilogue warp. An epilogue warp passes over the
+// panels of a unit that is not its own. These must be fewer, or its parity of a barrier could be that of the phase
+// before.
+inline constexpr int kDecodeSums = kMostDecodeKernelRows + 1;
 // Shared memory besides the ring and the scratch: those sums, the instructions at hand and those of the producer warps,
 // the choices that a warp knows, barriers.
 inline constexpr int kBookkeepingBytes = kDecodeSums * kMathWarps * 16 * (kMostDecodeKernelRows + 1) * 4 +
