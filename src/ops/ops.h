@@ -420,7 +420,6 @@ struct OpTable {
   void (*layer_norm)(Queue&, Tensor out, Tensor x, const float* weight, const float* bias, float eps) = nullptr;
   void (*match_rms)(Queue&, Tensor x, Tensor like, float floor) = nullptr;
   void (*gaussian_top_k)(Queue&, Tensor x, float deviations) = nullptr;
-  void (*clamped_glu)(Queue&, Tensor out, Tensor gate_up, float alpha, float limit) = nullptr;
   void (*unary)(Queue&, Tensor x, Activation activation) = nullptr;
   void (*xielu)(Queue&, Tensor x, const Xielu& parameters) = nullptr;
   void (*map)(Queue&, Tensor x, Map function, float parameter) = nullptr;
@@ -440,6 +439,7 @@ struct OpTable {
   void (*embed)(Queue&, Tensor out, const Tensor& table, Indices ids) = nullptr;
   void (*rms_norm)(Queue&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
   void (*glu)(Queue&, Tensor out, Tensor gate_up, Activation activation) = nullptr;
+  void (*clamped_glu)(Queue&, Tensor out, Tensor gate_up, float alpha, float limit) = nullptr;
   void (*rope_store)(Queue&, const RopeStoreArgs&) = nullptr;
   void (*attention)(Queue&, const AttentionArgs&) = nullptr;
   void (*gather_rows)(Queue&, Tensor out, Tensor x, Indices rows) = nullptr;
@@ -475,13 +475,13 @@ struct Slot {
 // A kernel for each instruction set of the CPU (kernels/cpu), and a launch with the same arguments (kernels/cuda). The
 // backends declare these kernels and fill their tables from the list.
 #define SLUICE_PLAIN_SLOTS(SLOT) \
-  SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(clamped_glu) SLOT(unary) SLOT(xielu) SLOT(map) \
+  SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(unary) SLOT(xielu) SLOT(map) \
   SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(latent_store) SLOT(causal_conv) SLOT(selective_scan) \
   SLOT(head_scan) SLOT(delta_rule) SLOT(gated_lru) SLOT(sample) SLOT(sum_rows)
 // The same on the CPU. The launches have other arguments, or the persistent decode kernel may take the op over.
 #define SLUICE_ADAPTED_SLOTS(SLOT) \
-  SLOT(embed) SLOT(rms_norm) SLOT(glu) SLOT(rope_store) SLOT(attention) SLOT(gather_rows) SLOT(combine) \
-  SLOT(lora_shrink) SLOT(lora_expand)
+  SLOT(embed) SLOT(rms_norm) SLOT(glu) SLOT(clamped_glu) SLOT(rope_store) SLOT(attention) SLOT(gather_rows) \
+  SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand)
 // One kernel for all instruction sets: that of the reference or of kernels/cpu/dispatch.
 #define SLUICE_SHARED_SLOTS(SLOT) \
   SLOT(copy_rows) SLOT(feed_sampled) SLOT(pooling) SLOT(route) SLOT(group_by_expert) SLOT(expert_matmul) \

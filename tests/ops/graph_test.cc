@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "ops/testing.h"
+#include "quant/fp4.h"
 
 namespace sluice::ops::graph_test {
 namespace {
@@ -16,13 +17,14 @@ struct Sizes {
   int experts = 0, top_k = 0;  // 0: one MLP
   bool normalized = true;      // weights of experts
   bool shared = false;         // an expert for all rows as well
+  bool like_gpt_oss = false;  // biases of the router and of experts, clamped gates, sinks, windows of every other layer
 
   std::string str() const {
     return fmt::format(
         "{} rows, up to {} keys, hidden {}, heads {}/{} of {}, inner {}, vocab {}, {} ({}), bias {}, head norms {}, "
-        "{} of {} experts, normalized {}, shared {}",
+        "{} of {} experts, normalized {}, shared {}, like gpt-oss {}",
         rows, most_keys, hidden, heads, kv_heads, head_dim, inner, vocab, weights->name, plain->name, bias, head_norms,
-        top_k, experts, normalized, shared);
+        top_k, experts, normalized, shared, like_gpt_oss);
   }
 };
 
@@ -59,12 +61,18 @@ struct Layer {
         norms(&kFloat32, {2, s.hidden}),
         head_norm(&kFloat32, {1, s.head_dim}),
         bias(&kFloat32, {1, (s.heads + 2 * s.kv_heads) * s.head_dim}),
+        router_bias(&kFloat32, {1, std::max(s.experts, 1)}),
+        in_bias(&kFloat32, {std::max(s.experts, 1), 2 * s.inner}),
+        out_bias(&kFloat32, {std::max(s.experts, 1), s.hidden}),
+        sinks(&kFloat32, {1, s.heads}),
         k_cache(s.plain, {blocks, s.kv_heads, 16, s.head_dim}),
         v_cache(s.plain, {blocks, s.kv_heads, 16, s.head_dim}) {
-    for (Owned* tensor : {&norms, &head_norm, &bias, &k_cache, &v_cache}) tensor->fill(random);
+    for (Owned* tensor : {&norms, &head_norm, &bias, &router_bias, &in_bias, &out_bias, &sinks, &k_cache, &v_cache}) {
+      tensor->fill(random);
+    }
   }
   Matrix qkv, out, gate_up, down, router, shared_in, shared_out;
-  Owned logits, norms, head_norm, bias, k_cache, v_cache;
+  Owned logits, norms, head_norm, bias, router_bias, in_bias, out_bias, sinks, k_cache, v_cache;
 };
 
 // One row of each of `rows` sequences through the decoder.
@@ -177,7 +185,9 @@ class Decoder {
                   .block_table = indices(table_),
                   .block_table_stride = s_.most_keys / 16,
                   .heads = s_.heads,
-                  .scale = 1.0f / std::sqrt(static_cast<float>(s_.head_dim))});
+                  .scale = 1.0f / std::sqrt(static_cast<float>(s_.head_dim)),
+                  .window = s_.like_gpt_oss && &l == layers_.data() ? 20 : 0,
+                  .sinks = s_.like_gpt_oss ? l.sinks->f32() : nullptr});
     matmul(c, {.out = x_, .x = mixed_, .weight = &l.out.weight, .accumulate = true});
   }
 
@@ -190,7 +200,8 @@ class Decoder {
 
   void run_experts(Ctx& c, const Layer& l) const {
     rms_norm(c, normed_, x_, l.norms.row(1), 1e-5f);
-    matmul(c, {.out = l.logits, .x = normed_, .weight = &l.router.weight});
+    const auto bias_of = [&](const Owned& bias) { return s_.like_gpt_oss ? bias->f32() : nullptr; };
+    matmul(c, {.out = l.logits, .x = normed_, .weight = &l.router.weight, .bias = bias_of(l.router_bias)});
     route(c, {.experts = chosen_,
               .weights = weights_,
               .logits = l.logits,
@@ -202,9 +213,18 @@ class Decoder {
                       .rows = rows_,
                       .gathered = gathered_,
                       .starts = expert_starts_,
-                      .weight = &l.gate_up.weight});
-    glu(c, gated_, gate_up_, Activation::kSilu);
-    expert_matmul(c, {.out = summands_, .x = gated_, .starts = expert_starts_, .weight = &l.down.weight});
+                      .weight = &l.gate_up.weight,
+                      .bias = bias_of(l.in_bias)});
+    if (s_.like_gpt_oss) {
+      clamped_glu(c, gated_, gate_up_, 1.702f, 1.5f);
+    } else {
+      glu(c, gated_, gate_up_, Activation::kSilu);
+    }
+    expert_matmul(c, {.out = summands_,
+                      .x = gated_,
+                      .starts = expert_starts_,
+                      .weight = &l.down.weight,
+                      .bias = bias_of(l.out_bias)});
     combine(c, {.out = x_, .x = summands_, .weights = weights_, .places = places_, .accumulate = true});
     if (!s_.shared) return;
     matmul(c, {.out = shared_gate_up_, .x = normed_, .weight = &l.shared_in.weight});
@@ -259,6 +279,21 @@ TEST_P(GraphTest, StepsGiveWhatTheirOpsGive) {
   all.push_back({.hidden = 512, .inner = 256, .experts = 20, .top_k = 4, .shared = true});
   // More panels than the device has blocks, which have several of each row.
   all.push_back({.rows = 4, .hidden = 2560, .inner = 32, .layers = 1, .experts = 4, .top_k = 1});
+  // The shapes of gpt-oss have half a K-slice at the end.
+  const Sizes gpt_oss = {.hidden = 288,
+                         .heads = 16,
+                         .kv_heads = 2,
+                         .head_dim = 64,
+                         .inner = 352,
+                         .bias = true,
+                         .experts = 25,
+                         .top_k = 3,
+                         .like_gpt_oss = true};
+  all.push_back(gpt_oss);
+  for (const int rows : {1, 2, 4}) {
+    all.push_back(gpt_oss);
+    all.back().rows = rows, all.back().weights = &quant::MXFP4::kType;
+  }
   for (const auto& [type, kernels] : device.ctx.ops.matmul) {
     if (type->block_size == 1 || type->encode == nullptr) continue;
     all.push_back({.hidden = 256, .heads = 2, .kv_heads = 1, .head_dim = 128, .inner = 768, .weights = type});

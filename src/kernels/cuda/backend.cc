@@ -85,8 +85,20 @@ void rms_norm_op(ops::Queue& queue, Tensor out, Tensor x, const float* weight, f
 
 void glu_op(ops::Queue& queue, Tensor out, Tensor gate_up, ops::Activation activation) {
   take_or_launch(
-      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.glu(out, gate_up, activation, fallback); },
+      queue,
+      [&](DecodeKernelBuilder& s, auto& fallback) {
+        return s.glu(out, gate_up, {activation, 0.0f, 0.0f}, fallback);
+      },
       [=](const Launch& l) { glu(l, out, gate_up, activation); });
+}
+
+void clamped_glu_op(ops::Queue& queue, Tensor out, Tensor gate_up, float alpha, float limit) {
+  take_or_launch(
+      queue,
+      [&](DecodeKernelBuilder& s, auto& fallback) {
+        return s.glu(out, gate_up, {ops::Activation::kSilu, alpha, limit}, fallback);
+      },
+      [=](const Launch& l) { clamped_glu(l, out, gate_up, alpha, limit); });
 }
 
 void gather_rows_op(ops::Queue& queue, Tensor out, Tensor x, Indices rows) {
@@ -345,6 +357,7 @@ constexpr ops::OpTable op_table() {
   ops::OpTable table{.embed = embed_op,
                      .rms_norm = rms_norm_op,
                      .glu = glu_op,
+                     .clamped_glu = clamped_glu_op,
                      .rope_store = rope_store_op,
                      .attention = attention_op<arithmetic>,
                      .gather_rows = gather_rows_op,

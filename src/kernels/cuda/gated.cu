@@ -2,6 +2,7 @@
 // may be rounded to the type that the next matmul reads. For 8-bit floats a block takes a whole row, because it needs
 // the row's scale first; else a thread takes eight elements.
 #include "kernels/cuda/device/activation.cuh"
+#include "kernels/cuda/device/clamped_product.cuh"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/row_stream.cuh"
@@ -170,11 +171,8 @@ void glu(const Launch& l, const Tensor& out, const Tensor& gate_up, ops::Activat
 }
 
 void clamped_glu(const Launch& l, Tensor out, Tensor gate_up, float alpha, float limit) {
-  gated(l, "clamped_glu", out, gate_up, [=] __device__(float g, float u) {
-    g = g > limit ? limit : g;
-    u = u < -limit ? -limit : u > limit ? limit : u;
-    return g / (1.0f + expf(-alpha * g)) * (u + 1.0f);
-  });
+  gated(l, "clamped_glu", out, gate_up,
+        [=] __device__(float g, float u) { return clamped_product(g, u, alpha, limit); });
 }
 
 }  // namespace sluice::cuda

@@ -77,6 +77,7 @@ void copy_rows(const Launch&, const Tensor& to, const Tensor& from, const int32_
                size_t count);  // `count` pairs
 // gated.cu; `out` has the types of rms_norm's, see ops::input_type
 void glu(const Launch&, const Tensor& out, const Tensor& gate_up, ops::Activation activation);
+void clamped_glu(const Launch&, Tensor out, Tensor gate_up, float alpha, float limit);
 // Adds the bias to each row; without `accumulate` sets each row to the bias.
 void add_bias(const Launch&, const Tensor& out, const float* bias, bool accumulate);
 

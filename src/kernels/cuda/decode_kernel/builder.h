@@ -57,9 +57,16 @@ struct Experts {
   int count;                // of all experts
   int panels;               // from the first panel of an expert to that of the next one
   int stages, quads;        // kOut: of one choice. Its inputs are padded to whole stages.
+  int bias_step;            // from the first bias of an expert to that of the next one
   Exchange logits;          // words of the router's matmul, [rows, count]
   const float* correction;  // [count] or null
   ExpertChoice choice;
+};
+
+// How a gated unit multiplies: activation(gate) * up, or by ops::clamped_glu if limit > 0.
+struct Gate {
+  ops::Activation activation;
+  float alpha, limit;
 };
 
 // The instructions of the kernel. Blocks wait at a grid barrier before the instructions that ask for one. Inputs
@@ -75,10 +82,10 @@ struct MatmulInstruction {
   const float* norm_weight;  // if `norms`: x is normalized first, by rms_norm's formula; the instruction that writes x
                              // applies these weights
   float eps, norm_offset;
-  // If not null, also writes gated[:, i] = activation(out[:, i]) * out[:, n / 2 + i].
+  // If not null, also writes gated[:, i], the product of the gate out[:, i] and of out[:, n / 2 + i].
   float* gated;
   int64_t gated_stride;
-  ops::Activation activation;
+  Gate gate;
   int rows, n, k, slices;
   int sum;  // 0, or which sum over the ranks of the launch the results are a part of, counted from 1
   bool quantized, accumulate, norms;
@@ -121,7 +128,7 @@ struct GluInstruction {
   const float* gate_up;
   int64_t out_stride, gate_up_stride;
   int rows, columns;
-  ops::Activation activation;
+  Gate gate;
 };
 
 struct RopeInstruction {  // ops::rope_store
@@ -252,7 +259,7 @@ class DecodeKernelBuilder {
   bool rms_norm(const Tensor& out, const Tensor& x, const float* weight, float eps, float offset,
                 FallbackLaunch fallback);
   bool matmul(const MatmulProblem& p, FallbackLaunch fallback);
-  bool glu(const Tensor& out, const Tensor& gate_up, ops::Activation activation, FallbackLaunch fallback);
+  bool glu(const Tensor& out, const Tensor& gate_up, const Gate& gate, FallbackLaunch fallback);
   bool rope_store(const ops::RopeStoreArgs& a, const int32_t* positions, const int32_t* slots, FallbackLaunch fallback);
   bool attention(const ops::AttentionArgs& a, const AttentionIndices& at, FallbackLaunch fallback);
   // Routing, grouping, both matmuls, gate and sum of experts together become two instructions, right behind the
@@ -286,7 +293,7 @@ class DecodeKernelBuilder {
     ops::GroupByExpertArgs order;
     MatmulProblem in;
     Tensor inner;
-    ops::Activation activation = ops::Activation::kIdentity;
+    Gate gate{};
     MatmulProblem out;
     std::vector<FallbackLaunch> fallbacks;
   };

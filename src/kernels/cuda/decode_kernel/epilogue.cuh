@@ -4,17 +4,32 @@
 #include "kernels/cuda/decode_kernel/block.cuh"
 #include "kernels/cuda/decode_kernel/exchange.cuh"
 #include "kernels/cuda/device/activation.cuh"
+#include "kernels/cuda/device/clamped_product.cuh"
 #include "kernels/cuda/device/peers.cuh"
 #include "kernels/cuda/device/weight_ring.cuh"
 
 namespace sluice::cuda::persistent {
 
-static __device__ __noinline__ float activated_otherwise(ops::Activation activation, float x) {
-  return apply(activation, x);
+static __device__ __noinline__ float gated_otherwise(const Gate& g, float gate, float up) {
+  return g.limit > 0.0f ? clamped_product(gate, up, g.alpha, g.limit) : apply(g.activation, gate) * up;
 }
-__device__ inline float activated(ops::Activation activation, float x) {
-  if (activation == ops::Activation::kSilu) return apply(ops::Activation::kSilu, x);
-  return activated_otherwise(activation, x);
+__device__ inline bool is_plain_silu(const Gate& g) {
+  return g.activation == ops::Activation::kSilu && !(g.limit > 0.0f);
+}
+// The usual gate is inlined.
+__device__ inline float gated_value(const Gate& g, bool plain_silu, float gate, float up) {
+  return plain_silu ? apply(ops::Activation::kSilu, gate) * up : gated_otherwise(g, gate, up);
+}
+
+// The bias of an output of a choice of experts, or its weighted sum over the choices of a row.
+static __device__ __noinline__ float bias_of(const MatmulInstruction& p, const Choice* choices, int output) {
+  if (p.experts.part == ExpertPart::kIn) return __ldg(p.bias + choices->expert * p.experts.bias_step + output);
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int j = 0; j < p.experts.choice.top_k; ++j) {
+    sum = fmaf(choices[j].weight, __ldg(p.bias + choices[j].expert * p.experts.bias_step + output), sum);
+  }
+  return sum;
 }
 
 // Exchanges a value with the other ranks (device/peers.cuh). Not inlined, so that matmuls without ranks keep their
@@ -30,7 +45,7 @@ static __device__ __noinline__ float sum_parts(const PeerMemory& peers, int64_t 
 // passes the results on; a lane has one output of every other row. The fields of the instruction stay in registers.
 // What is added to the sums, or multiplied with the results, is loaded one panel ahead, so that results do not wait for
 // it. `of_experts`: a panel has the results of one row only.
-template <class T, bool of_experts>
+template <class T, bool of_experts, bool biased_experts>
 __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, int epilogue, RingPlace& sums_place,
                              uint32_t tag, const PeerMemory& peers, uint32_t rounds, const Choice* choices) {
   constexpr int kRowsOfWarp = kWarp / kPanelOutputs, kRowsOfLane = kMostDecodeKernelRows / kRowsOfWarp;
@@ -40,7 +55,7 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
   const int grid = static_cast<int>(gridDim.x), rows = of_experts ? 1 : p.rows, n = p.n;
   const bool accumulates = p.accumulate, is_gated = p.gated != nullptr, quads = p.put.quads;
   const bool keeps_out = p.keeps_out, keeps_gated = p.keeps_gated;
-  const ops::Activation activation = p.activation;
+  const bool plain_silu = is_plain_silu(p.gate);
   const int64_t out_stride = p.out_stride, gated_stride = p.gated_stride, put_stride = p.put.to.stride;
   float* const out = p.out + first_row * out_stride + output;
   float* const gated = p.gated + first_row * gated_stride + output;
@@ -67,7 +82,15 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
     const float* const from = of_experts ? out + row_of(unit, half) * out_stride : out;
     Terms b{{0.0f, 0.0f}, 1.0f};
     if (panel * kPanelOutputs + output >= n) return b;
-    const float of_all = bias != nullptr ? __ldg(bias + panel * kPanelOutputs + output) : 0.0f;
+    float of_all = 0.0f;
+    if constexpr (biased_experts) {
+      if (bias != nullptr && unit < units.count) {
+        const int choice = by_choice ? unit / units.of_matrix : half * top_k;
+        of_all = bias_of(p, choices + choice, panel * kPanelOutputs + output);
+      }
+    } else {
+      of_all = bias != nullptr ? __ldg(bias + panel * kPanelOutputs + output) : 0.0f;
+    }
 #pragma unroll
     for (int i = 0; i < kRowsOfLane; ++i) {
       b.added[i] = of_all;
@@ -149,7 +172,7 @@ __device__ void run_epilogue(const MatmulInstruction& p, const Memory& memory, i
             gates[i] = result;
             continue;
           }
-          result *= activated(activation, gates[i]);
+          result = gated_value(p.gate, plain_silu, gates[i], result);
           if (own && keeps_gated) gated[i * kRowsOfWarp * gated_stride + int64_t{unit} * kPanelOutputs] = result;
         }
         if (put == nullptr) continue;

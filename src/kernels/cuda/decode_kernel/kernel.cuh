@@ -82,7 +82,8 @@ __device__ void run(const GatherInstruction& a) {
 __device__ inline void run(const GluInstruction& a) {
   each_element(a.rows, a.columns, [&](int row, int column) {
     const float* gate = a.gate_up + row * a.gate_up_stride + column;
-    a.out[row * a.out_stride + column] = activated(a.activation, __ldcg(gate)) * __ldcg(gate + a.columns);
+    a.out[row * a.out_stride + column] =
+        gated_value(a.gate, is_plain_silu(a.gate), __ldcg(gate), __ldcg(gate + a.columns));
   });
 }
 
@@ -233,11 +234,13 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
       if (in.kind == Instruction::Kind::kMatmul) {
         const MatmulInstruction& p = in.matmul;
         Choice* const choices = memory.choices + auxiliary * kMostChoices;
-        if (p.experts.part == ExpertPart::kIn && Units(p).any()) choose(p, epoch, known, choices);
+        constexpr bool biased = Quantized::kBiasedExperts;
+        const bool weighs_biases = biased && p.experts.part == ExpertPart::kOut && p.bias != nullptr;
+        if ((p.experts.part == ExpertPart::kIn || weighs_biases) && Units(p).any()) choose(p, epoch, known, choices);
         if (p.experts.part == ExpertPart::kNone) {
-          run_epilogue<T, false>(p, memory, auxiliary, sums, epoch + i, l.peers, rounds, choices);
+          run_epilogue<T, false, false>(p, memory, auxiliary, sums, epoch + i, l.peers, rounds, choices);
         } else {
-          run_epilogue<T, true>(p, memory, auxiliary, sums, epoch + i, l.peers, rounds, choices);
+          run_epilogue<T, true, biased>(p, memory, auxiliary, sums, epoch + i, l.peers, rounds, choices);
         }
       }
     }
@@ -268,7 +271,8 @@ void launch_decode_kernel(const Launch& l, const DecodeKernelLaunch& s) {
 template <class T, class Quantized>
 MatmulInputs inputs_for(bool quantized) {
   if constexpr (!std::is_same_v<Quantized, NoWeights>) {
-    if (quantized) return {.multiple = kScaled, .bytes = Quantized::bytes, .stage_slices = Quantized::kSlices};
+    if (quantized)
+      return {.multiple = Quantized::kMultiple, .bytes = Quantized::bytes, .stage_slices = Quantized::kSlices};
   }
   return {.multiple = 1, .bytes = PlainWeights<T>::bytes, .stage_slices = PlainWeights<T>::kSlices};
 }

@@ -146,13 +146,13 @@ __device__ void multiply(const MatmulInstruction& p, const Memory& memory, OwnSt
   if (!units.any()) return;
   const Inputs inputs = inputs_of(p, memory);
   static_assert(kMostDecodeKernelRows == 4);
-  if constexpr (Weights::kByWarpGroup) {
+  if constexpr (Weights::kExperts) {
     if (p.experts.part != ExpertPart::kNone) {
       return multiply_experts<T, Weights>(p, memory, own, sums_place, team, epoch);
     }
   }
   take_inputs<T, Weights>(p, memory, team, epoch + p.in.step);
-  if constexpr (Weights::kByWarpGroup) {
+  if constexpr (Weights::kExperts) {
     if (inputs.rows == 1) return matmul_rows<Weights, 1>(units, inputs, memory, own, sums_place);
     if (inputs.rows == 2) return matmul_rows<Weights, 2>(units, inputs, memory, own, sums_place);
   }

@@ -175,7 +175,7 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
     if (p.experts.part != ExpertPart::kNone) {
       if (Units(p).any()) choose(p, epoch, known, choices);
       if (lane == 0) {
-        if constexpr (std::is_same_v<Quantized, QuantizedWeights<quant::Fp8>>) {
+        if constexpr (Quantized::kExperts) {
           if (p.quantized) producer.template feed_experts<Quantized>(p, choices);
         }
         if (!p.quantized) producer.template feed_experts<PlainWeights<T>>(p, choices);

@@ -6,6 +6,9 @@
 //   kBytes          bytes per stage
 //   kPaddedSlices   inputs are padded with zeros to a multiple of this many K-slices
 //   kByWarpGroup    whether wgmma reads the inputs
+//   kExperts        whether experts may have these weights, and matmuls of one or two rows take less time than others
+//   kMultiple       quantized types: k is a multiple of this
+//   kBiasedExperts  quantized types: whether experts may have biases
 //   Source          where a matmul's weights lie, in registers: values behind a pointer would be loaded again for
 //                   every stage
 //   fill()          issues the copies of a stage; called by one lane
@@ -83,7 +86,7 @@ __device__ inline int group_warp() { return static_cast<int>(threadIdx.x) / kWar
 template <class T>
 struct PlainWeights {
   static constexpr int kSlices = kPieces, kBytes = kPieces * kPieceBytes, kPaddedSlices = 2 * kPieces;
-  static constexpr bool kByWarpGroup = true;
+  static constexpr bool kByWarpGroup = true, kExperts = true;
 
   struct Source {
     const TensorMaps* maps;
@@ -132,8 +135,8 @@ struct PlainWeights {
   };
 };
 
-// Quantized weights have one scale per 128 inputs, and so have the inputs. Inputs take the form for which a weight
-// becomes an operand in the fewest instructions.
+// 8-bit floats and int4 have one scale per 128 inputs, and so have their inputs. Inputs take the form for which a
+// weight becomes an operand in the fewest instructions.
 inline constexpr int kScaled = 128, kSlicesOfScaled = kScaled / kPanelSlice, kQuadsOfScaled = kScaled / 4;
 static_assert(kQuadsOfScaled == kWarp);
 
@@ -156,7 +159,8 @@ struct QuantizedWeights<quant::Fp8> {
   static constexpr int kSlices = kPieces * kSlicesOfScaled, kPaddedSlices = kSlices;
   static constexpr int kWeights = kPieces * kPieceBytes;
   static constexpr int kBytes = kWeights + kPieces * kPanelOutputs * static_cast<int>(sizeof(float));
-  static constexpr bool kByWarpGroup = true;
+  static constexpr bool kByWarpGroup = true, kExperts = true, kBiasedExperts = false;
+  static constexpr int kMultiple = kScaled;
   static constexpr float kBelow = 32.0f;  // the second plane is stored multiplied by this
   static_assert(quant::Fp8::kElements == kScaled);
 
@@ -243,7 +247,8 @@ template <>
 struct QuantizedWeights<quant::Int4G128> {
   static constexpr PanelLayout kLayout = panel_layout<quant::Int4G128>();
   static constexpr int kSlices = 16, kPaddedSlices = kSlicesOfScaled, kQuarter = kSlices / kWarpgroupWarps;
-  static constexpr bool kByWarpGroup = false;
+  static constexpr bool kByWarpGroup = false, kExperts = false, kBiasedExperts = false;
+  static constexpr int kMultiple = kScaled;
   static constexpr int kSliceBytes = static_cast<int>(kLayout.slice_bytes());
   static constexpr int kScaleBytes = kLayout.scale_words * kPairsOfRows * 4;
   static constexpr int kScalesAt = kSlices * kSliceBytes;
@@ -384,7 +389,9 @@ struct QuantizedWeights<quant::Int4G128> {
   };
 };
 
-struct NoWeights {};  // stands for "no quantized type"
+struct NoWeights {  // stands for "no quantized type"
+  static constexpr bool kExperts = false, kBiasedExperts = false;
+};
 
 template <class Format>
 struct WeightsOf {
