@@ -154,6 +154,18 @@ TEST_P(TextVectorsTest, DoNotDependOnCompany) {
   EXPECT_EQ(vectors_of(*engine, texts), alone) << "with their prefixes cached";
 }
 
+TEST_P(TextVectorsTest, AreTheSameWithReplicasAndDrafts) {
+  std::vector<std::vector<TokenId>> texts;
+  for (int i = 0; i < 5; ++i) texts.push_back(random_text(1 + i * 31, static_cast<unsigned>(i)));
+  const std::vector<std::vector<float>> plain = vectors_of(*Engine::load(options), texts);
+  EngineOptions replicas = options;
+  replicas.data_parallel_size = 2;
+  EXPECT_EQ(vectors_of(*Engine::load(replicas), texts), plain);
+  EngineOptions drafts = options;
+  drafts.speculative_config = R"({"method": "draft_model", "model": ")" + testing::draft_model() + "\"}";
+  EXPECT_EQ(vectors_of(*Engine::load(drafts), texts), plain);
+}
+
 TEST_P(TextVectorsTest, CountTokensAndTakeWholeContexts) {
   options.max_model_len = 64;
   options.matryoshka = true;
