@@ -87,10 +87,15 @@ struct SamplingParams {
 };
 
 struct SamplingParameter {
-  // What a value other than the default changes: single logits by counts of tokens or by the text so far, all logits,
-  // which tokens may be sampled, the same by the chain of samplers (src/ops/sample_chain.h), or how another parameter
-  // works.
-  enum class Effect { kPenalty, kHistory, kScale, kFilter, kChain, kSetting };
+  // What a value other than the default changes.
+  enum class Effect {
+    kPenalty,  // single logits, by counts of tokens
+    kHistory,  // single logits, by the text so far
+    kScale,    // all logits
+    kFilter,   // which tokens may be sampled
+    kChain,    // the same, by the chain of samplers (src/ops/sample_chain.h)
+    kSetting,  // how another parameter works
+  };
   // APIs with the field, besides those of OpenAI, which have all.
   enum Dialect : unsigned { kLlamaCpp = 1, kOllama = 2, kTgi = 4, kAnthropic = 8, kSglang = 16, kAllDialects = 31 };
   using Field = std::variant<double SamplingParams::*, int SamplingParams::*>;

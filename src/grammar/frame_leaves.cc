@@ -1,10 +1,11 @@
 // How a frame reads its next byte: the closure over calls, and left recursion.
 //
 // A left-recursive node begins with itself, directly or through others. Following its calls would not end. Instead, the
-// text of such a node A begins with a text of some node X of the same strongly connected component that reads a byte
-// without a call within the component. Then the frame "left corner (A, X)" goes on: a text of X is done, a text of A is
-// wanted. It may end if X is A; or X was the beginning of some Z, whose rest comes next, and then (A, Z). This is the
-// left-corner transformation (Rosenkrantz and Lewis 1970, "Deterministic left corner parsing"), made while it is used.
+// text of such a node A begins with a text of some node X. X is in the same strongly connected component, and reads a
+// byte without a call within the component. Then the frame "left corner (A, X)" goes on: a text of X is done, a text of
+// A is wanted. It may end if X is A; or X was the beginning of some Z, whose rest comes next, and then (A, Z). This is
+// the left-corner transformation (Rosenkrantz and Lewis 1970, "Deterministic left corner parsing"), made while it is
+// used.
 #include <fmt/core.h>
 
 #include <algorithm>

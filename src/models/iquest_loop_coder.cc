@@ -1,5 +1,5 @@
-// IQuest Coder Loop: Llama whose layers run several times. From the second loop on, a layer attends to the first loop's
-// keys and values, and within a window to the loop's own, and a gate per head mixes both results.
+// IQuest Coder Loop: Llama whose layers run several times. From the second loop on, a layer attends twice: to the first
+// loop's keys and values, and within a window to those of the loop itself. A gate per head mixes both results.
 #include <fmt/core.h>
 
 #include "nn/decoder_config.h"

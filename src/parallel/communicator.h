@@ -4,7 +4,7 @@
 //
 // The ranks of a machine are processes that share memory (SharedRegion), or threads of one process. Ranks on several
 // machines also have a Link. In every round one rank of each machine copies what ranks of other machines show into its
-// machine's memory (Bridge), where the others read it as if it came from this machine.
+// machine's memory (Bridge). The others read it there as if it came from this machine.
 //
 // A rank that ends becomes an Error on every other rank that waits for it: within a fraction of a second on its
 // machine, and within about two seconds on others. The Error names the rank.

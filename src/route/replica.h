@@ -76,14 +76,15 @@ using Replicas = std::vector<std::shared_ptr<Replica>>;
 
 // Throws Error(kInvalidRequest) that names --replica: none, too many, malformed, or twice the same.
 Replicas make_replicas(const std::vector<std::string>& urls);
-// Those of --replica, or of --prefill and --decode. Throws Error(kInvalidRequest) also for a part of the latter, or
-// all.
+// Makes those of --replica, or of --prefill and --decode. Throws Error(kInvalidRequest) also if only one of the latter
+// is given, or --replica beside them.
 Replicas replicas_of(const RouteOptions& options);
 
 ReplicaMask healthy_of(const Replicas& replicas);
-// Those that get the requests of clients: all, but those for prompts only if there are others.
+// Returns those that get the requests of clients. Those that compute prompts are among them only if there are no
+// others.
 ReplicaMask answering(const Replicas& replicas, ReplicaMask healthy);
-// Those that compute prompts and give them away.
+// Returns those that compute prompts and give them away.
 ReplicaMask prefilling(const Replicas& replicas, ReplicaMask healthy);
 
 }  // namespace sluice::route

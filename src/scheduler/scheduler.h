@@ -73,7 +73,7 @@
 // these lack memory and nothing else can run, it gives up its own, and computes its text again when the search goes on.
 //
 // Rows outside of the device. With SchedulerOptions::row_store, rows of the prefix cache are also saved to host memory
-// and to a file (cache/row_store.h), and a waiting sequence is admitted with the rows that it finds there. It runs when
+// and to a file (cache/row_store.h). A waiting sequence is admitted with the rows that it finds there. It runs when
 // they are loaded; until then it counts as running, and others go on. Blocks that are being saved are held as long.
 // fetch() has the rows of a prompt come from another server before the request is added. Rows of a request with
 // kv_transfer go to another server (row_exports.h).

@@ -9,8 +9,6 @@
 #include "server/tgi/format.h"
 #include "sluice/version.h"
 
-namespace sluice::server {}  // namespace sluice::server
-
 namespace sluice::server::tgi::generate {
 namespace {
 
@@ -22,7 +20,7 @@ struct TgiFields {
   std::string inputs;
   Json parameters;  // object or null
   bool stream = false;
-  // Of the parameters
+  // What `parameters` says:
   bool samples = false;
   bool return_full_text = false;
   bool details = false;

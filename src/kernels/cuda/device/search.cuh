@@ -3,7 +3,8 @@
 
 namespace sluice::cuda {
 
-// The last i in low .. high for which holds(i). holds(low) is true, and holds is never true again after it was false.
+// Returns the last i in low .. high for which holds(i). holds(low) must be true, and after holds(i) is false, all later
+// ones must be false.
 template <class Holds>
 __device__ inline int last_of(int low, int high, Holds&& holds) {
   while (low < high) {

@@ -186,8 +186,8 @@ struct SliceFactors {
 };
 
 // Makes the operands of a slice but for their last instruction, which finish() adds. The operand registers may not be
-// written before the matmuls that read them have finished, and the compiler would move this work behind that wait if it
-// could write them at once. Operands are scaled, or exact: integers of up to 8 bits or levels.
+// written before the matmuls that read them have finished. If this work wrote them at once, the compiler would move it
+// behind that wait. Operands are scaled, or exact: integers of up to 8 bits or levels.
 template <class Codec, bool scaled>
 __device__ void prepare(const typename Codec::Slice& slice, uint32_t (&to)[kSteps][4]) {
 #pragma unroll
