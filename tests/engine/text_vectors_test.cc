@@ -133,24 +133,27 @@ TEST_P(TextVectorsTest, DoNotDependOnCompany) {
   options.max_num_batched_tokens = 48;
   options.max_num_seqs = 5;
   options.max_model_len = 320;
-  options.kv_cache_memory_bytes = int64_t{3} << 20;
+  options.kv_cache_memory_bytes = int64_t{2} << 20;
   const auto engine = Engine::load(options);
-  Request chat;
-  chat.prompt = random_text(20, 99);
-  chat.sampling.max_tokens = 60;
-  chat.sampling.ignore_eos = true;
-  chat.sampling.seed = 7;
-  const std::vector<TokenId> answer = testing::run_alone(*engine, chat).tokens;
+  std::vector<Request> chats(4);
+  std::vector<std::vector<TokenId>> answers;
+  for (unsigned i = 0; i < 4; ++i) {
+    chats[i].prompt = random_text(20, 90 + i);
+    chats[i].sampling.max_tokens = 150;
+    chats[i].sampling.ignore_eos = true;
+    chats[i].sampling.seed = 7;
+    answers.push_back(testing::run_alone(*engine, chats[i]).tokens);
+  }
   Collector collector(*engine);
-  std::vector<size_t> chats;
-  for (int i = 0; i < 4; ++i) chats.push_back(collector.submit(chat));
+  for (const Request& chat : chats) collector.submit(chat);
   std::future<PoolingResult> together = begin(*engine, request_of(texts));
   std::vector<std::future<PoolingResult>> one_by_one;
   for (const auto& text : texts) one_by_one.push_back(begin(*engine, request_of({text})));
   EXPECT_EQ(together.get().vectors, alone);
   for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(one_by_one[i].get().vectors.at(0), alone[i]) << i;
-  for (const size_t at : chats) EXPECT_EQ(collector.answer(at)[0].tokens, answer);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(collector.answer(i)[0].tokens, answers[i]);
   EXPECT_TRUE(testing::settles(*engine, "vllm:num_requests_running", 0));
+  EXPECT_GT(testing::metric(*engine, "vllm:num_preemptions"), 0);
   EXPECT_EQ(vectors_of(*engine, texts), alone) << "with their prefixes cached";
 }
 
