@@ -1,5 +1,6 @@
 // Adapters of models that several ranks compute. A random adapter of every module of every architecture changes the
 // logits as it does in one process, to the bit where ranks are stages of a pipeline.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fmt/core.h>
@@ -232,6 +233,62 @@ TEST(Adapters, FindModulesByTheirNamesInTransformers) {
     const LoadedModel model = load_model(options_of(golden), pool);
     EXPECT_FALSE(places_of(*model.adapters, {.name = module}).empty()) << name;
   }
+}
+
+TEST(Adapters, OfExpertsAreRefusedByName) {
+  const ArchGolden golden("qwen3_moe");  // 4 experts, [96, 64] and [64, 48]
+  EngineOptions options = options_of(golden);
+  const auto refusal = [&](const Adapter::Module& module) -> std::string {
+    ThreadPool pool(1, /*pin=*/false);
+    const LoadedModel model = load_model(options, pool);
+    Adapter adapter;
+    adapter.modules.push_back(module);
+    try {
+      check_adapter(adapter, *model.adapters, *model.plan.checkpoint);
+      return "";
+    } catch (const Error& e) {
+      return e.what();
+    }
+  };
+  using ::testing::HasSubstr;
+  const std::string experts = "model.layers.1.mlp.experts.";
+  Adapter::Module all{.name = experts + "gate_up_proj", .rank = 2, .inputs = 64, .outputs = 96, .experts = 4};
+  EXPECT_EQ(refusal(all), "");
+  std::swap(all.inputs, all.outputs);  // as earlier versions of peft have them
+  EXPECT_EQ(refusal(all), "");
+  all.inputs = 63;
+  EXPECT_THAT(refusal(all), HasSubstr("is [64, 63] in the adapter, but [96, 64] in the model"));
+  all.inputs = 96, all.experts = 3;
+  EXPECT_THAT(refusal(all), HasSubstr("has the matrices of 3 experts, but the model has 4"));
+  Adapter::Module one{.name = experts + "3.down_proj", .rank = 2, .inputs = 48, .outputs = 64};
+  EXPECT_EQ(refusal(one), "");
+  one.magnitude.resize(64);
+  EXPECT_THAT(refusal(one), HasSubstr("is of experts: only lora_A and lora_B work"));
+  one.magnitude.clear();
+  one.name = experts + "4.down_proj";
+  EXPECT_THAT(refusal(one), HasSubstr("an expert that the model does not have: it has 4"));
+  one.name = experts + "3.down_proj";
+  options.lora_experts = false;
+  EXPECT_THAT(refusal(one), HasSubstr("with --lora-experts also its experts"));
+}
+
+TEST(Adapters, OfExpertsHaveRoomOfTheirOwn) {
+  const ArchGolden golden("qwen3_moe");
+  EngineOptions options = options_of(golden);
+  const auto bytes = [&] {
+    ThreadPool pool(1, /*pin=*/false);
+    const LoadPlan plan = plan_load(options, pool);
+    for (const MemoryPlan::Row& row : plan.memory.rows) {
+      if (row.what == "adapters of experts") return row.bytes;
+    }
+    return size_t{0};
+  };
+  const size_t one = bytes();
+  EXPECT_GT(one, 0u);
+  options.max_loras = 3;
+  EXPECT_EQ(bytes(), 3 * one);
+  options.lora_experts = false;
+  EXPECT_EQ(bytes(), 0u);
 }
 
 // peft saves the head itself, too, if an adapter changes it.
