@@ -132,7 +132,43 @@ struct SlotValues {
   std::vector<std::byte> a, b, scales;
 };
 
+std::vector<std::byte> stored(DType type, const std::vector<float>& values) {
+  std::vector<std::byte> out(values.size() * type->block_bytes);
+  from_float(type, values.data(), out.data(), values.size());
+  return out;
+}
+
+// The module's rows of each head are B of the head, and A is shared; or in the layer's order of multiplication A and
+// B change places, both transposed.
+SlotValues values_of_heads(const LoraSite& site, std::span<const Change> changes) {
+  const ops::LoraWeight& w = site.weight;
+  const LoraHeads& heads = site.heads;
+  std::vector<float> a(static_cast<size_t>(site.matrices_a() * w.rank * w.k));
+  std::vector<float> b(static_cast<size_t>(site.matrices_b() * w.n * w.rank));
+  std::vector<float> scales(static_cast<size_t>(site.matrices_a()));
+  for (const auto& [place, module] : changes) {
+    const int64_t width = heads.transposed ? w.k : w.n, inputs = module->inputs;  // width: rows of a head
+    for (int64_t j = 0; j < module->rank; ++j) {
+      const float* shared = module->a.data() + j * inputs;
+      for (int64_t i = 0; i < inputs; ++i) {
+        (heads.transposed ? b[static_cast<size_t>(i * w.rank + j)] : a[static_cast<size_t>(j * w.k + i)]) = shared[i];
+      }
+      for (int64_t head = 0; head < heads.held.count; ++head) {
+        const int64_t first = (heads.held.begin + head) * heads.stride + heads.first;
+        for (int64_t i = 0; i < width; ++i) {
+          const float value = module->b[static_cast<size_t>((first + i) * module->rank + j)];
+          (heads.transposed ? a[static_cast<size_t>((head * w.rank + j) * w.k + i)]
+                            : b[static_cast<size_t>((head * w.n + i) * w.rank + j)]) = value;
+        }
+      }
+    }
+    std::ranges::fill(scales, module->scale);
+  }
+  return {.a = stored(w.type, a), .b = stored(w.type, b), .scales = stored(&kFloat32, scales)};
+}
+
 SlotValues values_of(const LoraSite& site, std::span<const Change> changes, ThreadPool& threads) {
+  if (site.heads.count > 0) return values_of_heads(site, changes);
   const ops::LoraWeight& w = site.weight;
   const int64_t matrices = site.matrices();
   const auto a = static_cast<size_t>(w.inner() * w.k), b = static_cast<size_t>(w.n * w.rank);
@@ -169,6 +205,9 @@ void check_place(const Adapter& adapter, const Adapter::Module& module, const Lo
   }
   if (dense && !part.input_scale.empty()) refuse(adapter, module, "has scaled inputs: only lora_A and lora_B work");
   if (experts.count > 0 && !module.plain()) refuse(adapter, module, "is of experts: only lora_A and lora_B work");
+  if (place.site->heads.count > 0 && !module.plain()) {
+    refuse(adapter, module, "is a projection of latent vectors: only lora_A and lora_B work");
+  }
   if (place.expert >= experts.count) {
     refuse(adapter, module, fmt::format("is of an expert that the model does not have: it has {}", experts.count));
   }

@@ -27,7 +27,7 @@ int64_t LoraScratch::floats(int64_t rows) const {
 std::shared_ptr<LoraSite> LoraSites::add(std::vector<LoraSite::Part> parts, const LoraShare& share) {
   // More projections than these are never fused; without a site the layer cannot have adapters.
   if (parts.size() > ops::LoraWeight::kMostParts) return nullptr;
-  std::shared_ptr<LoraSite> site = make(std::move(parts), share, {});
+  std::shared_ptr<LoraSite> site = make(std::move(parts), share, {}, {});
   for (size_t i = 0; i < site->parts.size(); ++i) {
     const LoraSite::Part& part = site->parts[i];
     name(part.module, {.site = site.get(), .part = i, .outputs = part.module_outputs});
@@ -39,17 +39,25 @@ std::shared_ptr<LoraSite> LoraSites::add_experts(std::vector<LoraSite::Part> par
                                                  const LoraExperts& experts) {
   if (!room_.experts) return nullptr;
   const size_t before = bytes_;
-  std::shared_ptr<LoraSite> site = make(std::move(parts), share, experts);
+  std::shared_ptr<LoraSite> site = make(std::move(parts), share, experts, {});
   expert_bytes_ += bytes_ - before;
   return site;
 }
 
+std::shared_ptr<LoraSite> LoraSites::add_heads(LoraSite::Part part, const LoraShare& share, const LoraHeads& heads) {
+  std::shared_ptr<LoraSite> site = make({std::move(part)}, share, {}, heads);
+  const LoraSite::Part& made = site->parts[0];
+  name(made.module, {.site = site.get(), .outputs = made.module_outputs});
+  return site;
+}
+
 std::shared_ptr<LoraSite> LoraSites::make(std::vector<LoraSite::Part> parts, const LoraShare& share,
-                                          const LoraExperts& experts) {
+                                          const LoraExperts& experts, const LoraHeads& heads) {
   auto site = std::make_shared<LoraSite>();
   site->parts = std::move(parts);
   site->share = share;
   site->experts = experts;
+  site->heads = heads;
   ops::LoraWeight& w = site->weight;
   w = {.k = share.inputs.count,
        .slots = static_cast<int>(room_.slots * site->matrices()),
@@ -62,14 +70,16 @@ std::shared_ptr<LoraSite> LoraSites::make(std::vector<LoraSite::Part> parts, con
   }
   site->used.resize(static_cast<size_t>(room_.slots));
   site->extras.resize(static_cast<size_t>(room_.slots));
-  const auto slots = static_cast<size_t>(w.slots), inner = static_cast<size_t>(w.inner());
+  const auto inner = static_cast<size_t>(w.inner());
+  const auto slots_a = static_cast<size_t>(room_.slots * site->matrices_a());
+  const auto slots_b = static_cast<size_t>(room_.slots * site->matrices_b());
   sites_.push_back(site);
   if (share.elsewhere) return site;
-  const size_t a = slots * inner * static_cast<size_t>(w.k), b = slots * static_cast<size_t>(w.n * w.rank);
-  const size_t scales = slots * site->parts.size();
+  const size_t a = slots_a * inner * static_cast<size_t>(w.k), b = slots_b * static_cast<size_t>(w.n * w.rank);
+  const size_t scales = slots_a * site->parts.size();
   const size_t each = room_.type->block_bytes;
   bytes_ += (a + b) * each + scales * sizeof(float);
-  scratch_.add(experts.chosen, w.inner());
+  scratch_.add(heads.count > 0 ? heads.held.count : experts.chosen, w.inner());
   if (!dry_) {
     site->a = Buffer(a * each, memory_);
     site->b = Buffer(b * each, memory_);

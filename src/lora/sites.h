@@ -43,6 +43,15 @@ struct LoraExtra {
   Tensor rows{};         // of a table: its new rows; with a weight: a [ids, rank], and b a^T is added instead
 };
 
+// A projection of the latent vectors whose heads are a StackedLinear (nn/attention/latent_attention.h). Head h has the
+// rows from h * stride + first on. Of A and B, one has a matrix per head, the other one is shared by all heads.
+struct LoraHeads {
+  int64_t count = 0;  // of the model; 0: the layer has no heads
+  RowRange held{};    // those that this process has
+  int64_t stride = 0, first = 0;
+  bool transposed = false;  // the layer multiplies by the transposed matrices, so that B comes first
+};
+
 // The site of one Linear. Its parts are the modules of the checkpoint that are fused into it. Or that of an Embedding.
 struct LoraSite {
   struct Part {
@@ -56,6 +65,7 @@ struct LoraSite {
   };
   bool table = false;  // an Embedding of weight.k ids and weight.n columns, without a and b
   LoraExperts experts{};
+  LoraHeads heads{};
   std::vector<Part> parts;
   LoraShare share;  // if it is elsewhere, the site has no memory and never changes
   ops::LoraWeight weight;
@@ -67,7 +77,10 @@ struct LoraSite {
 
   int64_t first_output(size_t part) const { return part == 0 ? 0 : weight.part_ends[part - 1]; }
   // The pairs of small matrices that an adapter has here, and as many slots of `weight`.
-  int64_t matrices() const { return experts.count > 0 ? experts.held.count : 1; }
+  int64_t matrices() const { return experts.count > 0 ? experts.held.count : heads.count > 0 ? heads.held.count : 1; }
+  // The same for A and for B alone.
+  int64_t matrices_a() const { return heads.count > 0 && !heads.transposed ? 1 : matrices(); }
+  int64_t matrices_b() const { return heads.count > 0 && heads.transposed ? 1 : matrices(); }
   bool adapts(const ops::Ctx& c) const { return c.adapters != nullptr && changed; }
 };
 
@@ -102,6 +115,9 @@ class LoraSites {
   std::shared_ptr<LoraSite> add_experts(std::vector<LoraSite::Part> parts, const LoraShare& share,
                                         const LoraExperts& experts);
 
+  // Called by the constructor of a layer of heads. All parts of the module may have sites of their own.
+  std::shared_ptr<LoraSite> add_heads(LoraSite::Part part, const LoraShare& share, const LoraHeads& heads);
+
   // Called by the constructor of an Embedding.
   std::shared_ptr<LoraSite> add_table(LoraSite::Part part, int64_t ids, int64_t columns, bool elsewhere);
 
@@ -128,7 +144,8 @@ class LoraSites {
   const LoraScratch& scratch() const { return scratch_; }
 
  private:
-  std::shared_ptr<LoraSite> make(std::vector<LoraSite::Part> parts, const LoraShare& share, const LoraExperts& experts);
+  std::shared_ptr<LoraSite> make(std::vector<LoraSite::Part> parts, const LoraShare& share, const LoraExperts& experts,
+                                 const LoraHeads& heads);
 
   const Room room_;
   const bool dry_;

@@ -83,6 +83,35 @@ void StackedLinear::heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, co
                        .out_stride = out_stride,
                        .x_stride = x_stride,
                        .weight = &weight_.view()});
+  if (adapts(c)) change_heads(c, out, out_stride, x, x_stride);
+}
+
+// Takes each head of a token for a row.
+void StackedLinear::change_heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x,
+                                 int64_t x_stride) const {
+  const ops::LoraWeight& w = lora_->weight;
+  const int64_t tokens = x.rows(), rows = tokens * count_;
+  CHECK(x_stride == w.k && out.row_stride == count_ * out_stride, "rows of {} heads", count_);
+  Arena::Scope scope(c.arena);
+  Tensor from = x;
+  if (x.row_stride != count_ * x_stride) {
+    from = c.arena.take(&kFloat32, {tokens, count_ * x_stride});
+    ops::copy(c, from, x);
+  }
+  from = Tensor(from.data, &kFloat32, {rows, w.k});
+  Tensor to(out.data, &kFloat32, {rows, w.n});
+  to.row_stride = out_stride;
+  const auto slots = [&](bool shared) {
+    const Tensor list = c.arena.take(&kInt32, {rows});
+    ops::matrix_slots(c, {.out = list, .slots = c.adapters->slots, .matrices = count_, .shared = shared});
+    const auto* computed = list.as<const int32_t>();
+    return Indices({computed, static_cast<size_t>(rows)}, computed);
+  };
+  const Indices own = slots(false), shared = slots(true);
+  const Tensor inner(c.adapters->scratch.data, &kFloat32, {ops::LoraWeight::inner_rows(rows), w.inner()});
+  const bool a_is_shared = lora_->matrices_a() == 1, b_is_shared = lora_->matrices_b() == 1;
+  ops::lora_shrink(c, {.inner = inner, .x = from, .slots = a_is_shared ? shared : own, .weight = &w, .computed = true});
+  ops::lora_expand(c, {.out = to, .inner = inner, .slots = b_is_shared ? shared : own, .weight = &w, .computed = true});
 }
 
 }  // namespace sluice

@@ -39,10 +39,12 @@ class StackedLinear {
                const Tensor& gathered = {}) const;
   // The same for rows in order of places, with what adapters change: `slots` are those of ops::matrix_slots.
   void experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Indices& slots) const;
-  // One matrix per head; see ops::HeadMatmulArgs.
+  // One matrix per head; see ops::HeadMatmulArgs. Where adapters change them, rows of `out` are dense.
   void heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x, int64_t x_stride) const;
 
  private:
+  void change_heads(ops::Ctx& c, const Tensor& out, int64_t out_stride, const Tensor& x, int64_t x_stride) const;
+
   int count_ = 0;
   int64_t outputs_ = 0;
   PackedWeight weight_;

@@ -68,7 +68,7 @@ std::shared_ptr<Adapter> random_adapter(const LoadedModel& model) {
       const int64_t inputs = site->share.module_inputs, outputs = part.module_outputs;
       const double scale = 1 / std::sqrt(static_cast<double>(inputs));
       Adapter::Module m{.name = part.module, .inputs = inputs, .outputs = outputs};
-      const bool dense = !site->table && part.input_scale.empty();
+      const bool dense = !site->table && part.input_scale.empty() && site->heads.count == 0;
       const size_t kind = dense ? seen.size() % 4 : 0;
       if (kind == 3 && !sites.shares_tensor(part.tensor)) {
         m.saved = numbers(inputs * outputs, scale);

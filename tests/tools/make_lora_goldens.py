@@ -36,6 +36,7 @@ CASES = {
     "gpt_oss-experts": ("gpt_oss-2", {"target_modules": [], "target_parameters": BOTH}),
     "llama4-experts": ("llama4_text-1", {"target_modules": ATTENTION, "target_parameters": BOTH}),
     "deepseek_v3-down": ("deepseek_v3", {"target_modules": [], "target_parameters": BOTH[1:]}),
+    "deepseek_v2-latent": ("deepseek_v2-2", {"target_modules": ["kv_b_proj", "kv_a_proj_with_mqa", "o_proj"]}),
     "nemotron_h-experts": (
         "nemotron_h-moe",
         {"target_modules": [], "target_parameters": ["experts.up_proj", "experts.down_proj"]},

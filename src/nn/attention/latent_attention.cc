@@ -1,6 +1,8 @@
 // Latent attention: the projections around attention over latent vectors.
 #include "nn/attention/latent_attention.h"
 
+#include <algorithm>
+
 namespace sluice {
 namespace {
 
@@ -37,6 +39,7 @@ LatentAttention::LatentAttention(const Weights& w, const LatentAttentionSpec& s,
   kv_norm_ = Norm(w.context(), norm, s.norm);
   const RowRange heads = part.value_or(RowRange{0, s.heads});
   load_kv_b(w, heads, s.heads);
+  adapt_kv_b(w, heads, s.heads);
   w.context().note_attention(spec_.heads, s.kv_rank);
   out_ = Linear(w, {{s.out, hidden}}, int64_t{s.heads} * s.value_dim, s.bias, results);
 }
@@ -63,6 +66,25 @@ void LatentAttention::load_kv_b(const Weights& w, RowRange heads, int all) {
   }
 }
 
+// Adapters change kv_b_proj, which both parts are of.
+void LatentAttention::adapt_kv_b(const Weights& w, RowRange heads, int64_t all) {
+  const LoadContext& context = w.context();
+  if (context.lora == nullptr) return;
+  const LatentAttentionSpec& s = spec_;
+  const int64_t stride = int64_t{s.nope_dim} + s.value_dim;
+  const auto add = [&](int64_t inputs, int64_t outputs, int64_t first, bool transposed) {
+    return context.lora->add_heads(
+        {.module = w.prefix() + "kv_b_proj",
+         .module_outputs = all * stride,
+         .rows = {{0, outputs}},
+         .tensor = w.prefix() + "kv_b_proj.weight"},
+        {.module_inputs = s.kv_rank, .inputs = {0, inputs}, .elsewhere = context.elsewhere},
+        {.count = all, .held = heads, .stride = stride, .first = first, .transposed = transposed});
+  };
+  keys_.adapt(add(s.nope_dim, s.kv_rank, 0, true));
+  values_.adapt(add(s.kv_rank, s.value_dim, s.nope_dim, false));
+}
+
 // Packs the matrices of some heads from a tensor [all, rows, columns].
 void LatentAttention::pack_heads(const Weights& w, const std::string& name, int all, RowRange heads,
                                  StackedLinear& into, int64_t rows, int64_t columns) {
@@ -76,7 +98,9 @@ void LatentAttention::pack_heads(const Weights& w, const std::string& name, int 
 
 int64_t LatentAttention::floats_per_token() const {
   const LatentAttentionSpec& s = spec_;
-  const int64_t per_head = s.nope_dim + s.rope_dim + 2 * s.kv_rank + s.rope_dim + s.value_dim;
+  // Adapters also take a copy of the queries' unrotated parts, before the last two, and lists of slots.
+  const int64_t later = s.kv_rank + s.value_dim;
+  const int64_t per_head = s.nope_dim + s.rope_dim + s.kv_rank + s.rope_dim + std::max<int64_t>(later, s.nope_dim) + 2;
   return s.q_rank + s.heads * per_head + s.kv_rank + s.rope_dim;
 }
 

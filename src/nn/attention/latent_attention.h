@@ -37,6 +37,7 @@ class LatentAttention final : public TokenMixer {
 
  private:
   void load_kv_b(const Weights& w, RowRange heads, int all);  // some of all heads
+  void adapt_kv_b(const Weights& w, RowRange heads, int64_t all);
   void scale_queries(ops::Ctx& c, const Rope::Rows& rope, const Tensor& q) const;
   static void pack_heads(const Weights& w, const std::string& name, int all, RowRange heads, StackedLinear& into,
                          int64_t rows, int64_t columns);
