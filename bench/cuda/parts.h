@@ -35,7 +35,7 @@ void bench_rows(int64_t rows);
 // Queries, keys and values from their matmul to the cache, in rows of `type`.
 void bench_rotation(DType type, int64_t rows);
 
-// sampling.cc: with 1, 32 and 512 rows.
+// sampling.cc: 1 to 512 rows with logits of three standard deviations.
 void bench_sampling();
 
 // steps.cc: some layers of a model; whole models next to some of their layers; 32 sequences.

@@ -53,29 +53,33 @@ Tensor bytes_of(const Buffer& memory) { return {memory.data(), &kUInt8, {static_
 }  // namespace
 
 void bench_sampling() {
-  constexpr int64_t kVocab = 128'256;
-  for (const int64_t rows : {1, 32, 512}) {
-    // Like the logits of a language model: a few tokens have nearly all of the probability.
-    const Random logits(&kFloat32, rows * kVocab, 2.5f);
-    for (const Case& c : cases()) {
-      std::vector<ops::SampleRow> asked(static_cast<size_t>(rows), c.row);
-      for (size_t i = 0; i < asked.size(); ++i) {
-        asked[i].row = static_cast<int32_t>(i), asked[i].key[0] = static_cast<uint32_t>(i);
-        asked[i].steps = static_cast<int32_t>(c.chain.size());
+  constexpr int64_t kVocab = 128'256, kMostRows = 512;
+  // Logits with these standard deviations: a few tokens have nearly all of the probability; thousands have it, and
+  // nearly all tokens share it.
+  for (const float deviation : {6.0f, 2.5f, 0.25f}) {
+    const Random logits(&kFloat32, kMostRows * kVocab, deviation);
+    for (const int64_t rows : {1, 8, 32, 128, 256, 512}) {
+      for (const Case& c : cases()) {
+        std::vector<ops::SampleRow> asked(static_cast<size_t>(rows), c.row);
+        for (size_t i = 0; i < asked.size(); ++i) {
+          asked[i].row = static_cast<int32_t>(i), asked[i].key[0] = static_cast<uint32_t>(i);
+          asked[i].steps = static_cast<int32_t>(c.chain.size());
+        }
+        const Buffer row_memory = pinned(asked);
+        const Buffer chain = c.chain.empty() ? Buffer() : pinned(c.chain);
+        Buffer sampled(asked.size() * sizeof(ops::SampledRow), device_memory());
+        const ops::SampleArgs args{.logits = Tensor(logits.data(), &kFloat32, {rows, kVocab}),
+                                   .rows = bytes_of(row_memory),
+                                   .sampled = bytes_of(sampled),
+                                   .for_host = {},
+                                   .edits = {},
+                                   .steps = c.chain.empty() ? Tensor() : bytes_of(chain),
+                                   .masks = {},
+                                   .top = {}};
+        const double s = seconds([&] { sample(launch(), args); });
+        fmt::print("sample {:24} {:5} rows of {}, deviation {}: {:8.1f} us\n", c.name, rows, kVocab, deviation,
+                   s * 1e6);
       }
-      const Buffer row_memory = pinned(asked);
-      const Buffer chain = c.chain.empty() ? Buffer() : pinned(c.chain);
-      Buffer sampled(asked.size() * sizeof(ops::SampledRow), device_memory());
-      const ops::SampleArgs args{.logits = Tensor(logits.data(), &kFloat32, {rows, kVocab}),
-                                 .rows = bytes_of(row_memory),
-                                 .sampled = bytes_of(sampled),
-                                 .for_host = {},
-                                 .edits = {},
-                                 .steps = c.chain.empty() ? Tensor() : bytes_of(chain),
-                                 .masks = {},
-                                 .top = {}};
-      const double s = seconds([&] { sample(launch(), args); });
-      fmt::print("sample {:24} {:5} rows of {}: {:8.1f} us\n", c.name, rows, kVocab, s * 1e6);
     }
   }
 }

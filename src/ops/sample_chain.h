@@ -87,7 +87,10 @@ class LogitShape {
   SLUICE_SAMPLE_MATH float of(float logit) const { return value(logit) - top_; }
   // Further distances are those of a change that keeps 0 and the order.
   SLUICE_SAMPLE_MATH void add(float linear, float square = 0.0f, float cube = 0.0f) {
-    parts_[count_++] = {.base = top_, .linear = linear, .square = square, .cube = cube};
+    for (int i = 1; i < kMostParts; ++i) {  // indices that compilers know keep the parts in registers
+      if (i == count_) parts_[i] = {.base = top_, .linear = linear, .square = square, .cube = cube};
+    }
+    ++count_;
     top_ = 0.0f;
   }
   // Distances are now from this logit.
@@ -102,7 +105,8 @@ class LogitShape {
 
   SLUICE_SAMPLE_MATH float value(float logit) const {
     float d = logit;
-    for (int i = 0; i < count_; ++i) {
+    for (int i = 0; i < kMostParts; ++i) {
+      if (i >= count_) break;
       const Part& p = parts_[i];
       d = d - p.base < kFar ? kFar : d - p.base;
       const bool straight = p.square == 0.0f && p.cube == 0.0f;
@@ -146,8 +150,8 @@ SLUICE_SAMPLER void scale(Tokens& tokens, float factor) {
 template <class Tokens>
 SLUICE_SAMPLER void top_n_sigma(Tokens& tokens, float n) {
   const Sums sums = tokens.sums([](const SampleToken& token, Sums& all) {
-    const auto distance = static_cast<uint64_t>(distance_units(0.0f, token.distance));
-    ++all.a, all.b += distance, all.c += distance * distance;
+    const auto distance = static_cast<uint32_t>(distance_units(0.0f, token.distance));
+    ++all.a, all.b += distance, all.c += uint64_t{distance} * distance;
   });
   const float least = sigma_cutoff(0.0f, n, {.tokens = sums.a, .sum = sums.b, .squares = sums.c});
   tokens.keep([=](const SampleToken& token) { return token.distance >= least; });
@@ -354,10 +358,9 @@ SLUICE_SAMPLER uint64_t adaptive_p(const SampleRow& row, Tokens& tokens, float t
   });
 }
 
-// Runs the chain of a row and samples a token.
+// Samples a token among those that the chain of a row has left.
 template <class Tokens>
-SLUICE_SAMPLER SampledRow run_chain(const SampleRow& row, const SamplerStep* steps, Tokens& tokens) {
-  for (int32_t i = 0; i < row.steps; ++i) apply(steps[i], row, tokens);
+SLUICE_SAMPLER SampledRow sample_left(const SampleRow& row, const SamplerStep* steps, Tokens& tokens) {
   const bool adaptive = row.steps > 0 && steps[row.steps - 1].kind == SamplerKind::kAdaptiveP;
   const uint64_t key = adaptive ? adaptive_p(row, tokens, steps[row.steps - 1].b)
                                 : tokens.sample(row, [](const SampleToken& token) { return token.distance; });
@@ -368,6 +371,13 @@ SLUICE_SAMPLER SampledRow run_chain(const SampleRow& row, const SamplerStep* ste
     sampled.probability = sample_weight(tokens.shape.of(logit_of(key))) / (total / kSampleWeightUnits);
   }
   return sampled;
+}
+
+// Runs the chain of a row and samples a token.
+template <class Tokens>
+SLUICE_SAMPLER SampledRow run_chain(const SampleRow& row, const SamplerStep* steps, Tokens& tokens) {
+  for (int32_t i = 0; i < row.steps; ++i) apply(steps[i], row, tokens);
+  return sample_left(row, steps, tokens);
 }
 
 }  // namespace sluice::ops

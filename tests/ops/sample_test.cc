@@ -325,6 +325,125 @@ TEST_P(SampleTest, RandomChainsMatchTheReference) {
   }
 }
 
+// Long rows of every kind, with samplers that keep few tokens and with samplers that keep thousands. A device may hold
+// such rows in another way, and sample those that do not fit a short list in yet another one.
+TEST_P(SampleTest, LongRowsMatchTheReference) {
+  using enum SamplerKind;
+  const std::vector<SampleRow> filters{
+      {.scale = 0.0f},
+      {.scale = 1.0f},
+      {.scale = 0.3f},
+      {.scale = 1.25f, .count = 50, .least = 0.01f, .mass = 0.9},
+      {.scale = 1.0f, .count = 1000},
+      {.scale = 1.0f, .count = 4000, .mass = 0.999},
+      {.scale = 1.0f, .mass = 0.95},
+      {.scale = 4.0f, .mass = 0.9999},
+      {.scale = 1.0f, .least = 0.05f},
+      {.scale = 1.0f, .sigmas = 1.5f},
+      {.scale = 0.7f, .sigmas = 3.0f, .count = 40},
+  };
+  const SamplerStep dynamic{.kind = kTemperature, .a = 1.25, .b = 0.5f, .c = 1.0f},
+      sigma{.kind = kTopNSigma, .b = 3.0f};
+  const SamplerStep top_k{.kind = kTopK, .count = 1000}, top_p{.kind = kTopP, .a = 0.95};
+  const SamplerStep typical{.kind = kTypicalP, .a = 0.95}, adaptive{.kind = kAdaptiveP, .b = 0.3f};
+  const std::vector<std::vector<SamplerStep>> chains{
+      {sigma,
+       dynamic,
+       {.kind = kSmoothing, .b = 0.2f, .c = 1.0f},
+       top_k,
+       typical,
+       top_p,
+       {.kind = kMinP, .b = 0.001f},
+       {.kind = kTopA, .b = 0.01f},
+       {.kind = kEpsilon, .b = 1e-5f},
+       {.kind = kEta, .b = 1e-5f},
+       {.kind = kXtc, .b = 0.5f, .c = 0.1f},
+       adaptive},
+      {typical},
+      {{.kind = kMirostat1, .count = 50'000, .b = 6.0f}},
+      {{.kind = kTemperature, .a = 1.25}, {.kind = kMirostat2, .b = 5.0f}},
+      {top_p, top_k, {.kind = kXtc, .b = 0.9f, .c = 0.01f}},
+      {{.kind = kXtc, .b = 1.0f, .c = 0.0001f}, top_k, typical},
+      {{.kind = kEta, .b = 1e-4f}, adaptive},
+      {{.kind = kTemperature, .a = 0.5, .b = 0.4f, .c = 0.0f}, {.kind = kTopA, .b = 0.5f}, top_p},
+  };
+  for (const int64_t gap : {0, 1}) {  // with and without rows that begin at multiples of 16 bytes
+    const int vocab = static_cast<int>(sized(gap == 0 ? 128'256 : 66'003, 9000));
+    constexpr int kRows = 14;
+    Owned logits(&kFloat32, {kRows, vocab}, gap);
+    logits.fill(random, 2.5f);
+    Changes changes;
+    std::vector<SampleRow> rows;
+    for (int row = 0; row < kRows; ++row) {
+      float* to = logits.row(row);
+      for (int i = 0; i < vocab; ++i) {
+        if (row == 1) to[i] *= 2.4f;                                              // few tokens are likely
+        if (row == 2) to[i] *= 0.004f;                                            // all are
+        if (row == 3) to[i] = -0.0f;                                              // ties
+        if (row == 4) to[i] = std::round(to[i]);                                  // also
+        if (row == 5 && random() % 10 != 0) to[i] = -INFINITY;                    // a few thousand tokens
+        if (row == 6 && i % (vocab / 3) != 7) to[i] = -INFINITY;                  // three tokens
+        if (row == 7 && i >= 6000 && i < 10'000) to[i] = std::abs(to[i]) + 9.0f;  // neighbours are likely
+        if (row == 8) to[i] = -INFINITY;
+      }
+      if (row == 9) to[vocab - 1] = 500.0f;
+      if (row == 10) to[vocab / 2] = NAN;
+      const bool edited = row == 11;  // such a row belongs to one sample
+      for (int turn = 0; turn < (edited ? 1 : 7); ++turn) {
+        const size_t kind = edited ? 3 : random() % (filters.size() + chains.size());
+        SampleRow one{.scale = 1.0f};
+        if (kind < filters.size()) {
+          one = filters[kind];
+        } else {
+          const auto& chain = chains[kind - filters.size()];
+          one.first_step = static_cast<int32_t>(changes.steps.size()), one.steps = static_cast<int32_t>(chain.size());
+          one.wants_probability = turn % 2;
+          changes.steps.insert(changes.steps.end(), chain.begin(), chain.end());
+        }
+        one.row = row, one.key[0] = static_cast<uint32_t>(random()), one.position = static_cast<uint32_t>(turn);
+        if (row == 12) one.mask = 0;
+        if (row == 13) one.mask = 1;
+        if (edited) one.edits = 500, one.repetition = 1.2f, one.presence = 0.5f;
+        rows.push_back(one);
+      }
+    }
+    for (int i = 0; i < 500; ++i) {
+      changes.edits.push_back({.id = i * (vocab / 500),
+                               .bias = i % 7 == 0   ? 8.0f
+                                       : i % 5 == 0 ? -INFINITY
+                                                    : 0.0f,
+                               .output = i % 3 - 1});
+    }
+    for (int64_t i = 0; i < 2 * mask_words(vocab); ++i) {
+      changes.masks.push_back(i < mask_words(vocab) ? static_cast<uint32_t>(random()) : random() % 300 == 0 ? 9u : 0u);
+    }
+    const Result want = run(reference, logits, rows, changes);
+    const auto expect = [&](const std::vector<SampledRow>& got, size_t from, size_t first, size_t count) {
+      for (size_t i = 0; i < count; ++i) {
+        const SampleRow& row = rows[first + i];
+        EXPECT_EQ(got[from + i].token, want.rows[first + i].token)
+            << "gap " << gap << ", row " << row.row << ", scale " << row.scale << ", sigmas " << row.sigmas
+            << ", count " << row.count << ", mass " << row.mass << ", least " << row.least << ", steps " << row.steps
+            << " from " << row.first_step;
+        EXPECT_EQ(got[from + i].probability, want.rows[first + i].probability) << "row " << row.row;
+      }
+    };
+    // Few rows at once, all, and many.
+    constexpr size_t kFew = 30;
+    for (size_t first = 0; first < rows.size(); first += kFew) {
+      const size_t count = std::min(kFew, rows.size() - first);
+      const auto* begin = rows.data() + first;
+      expect(run(device, logits, {begin, begin + count}, changes).rows, 0, first, count);
+    }
+    expect(run(device, logits, rows, changes).rows, 0, 0, rows.size());
+    std::vector<SampleRow> twice(rows);
+    twice.insert(twice.end(), rows.begin(), rows.begin() + 11 * 7);  // before the edited row
+    const Result many = run(device, logits, twice, changes);
+    expect(many.rows, 0, 0, rows.size());
+    expect(many.rows, rows.size(), 0, 11 * 7);
+  }
+}
+
 // The usual samplers as a chain give the tokens of the quicker way.
 TEST_P(SampleTest, AChainOfTheUsualSamplersGivesTheSameTokens) {
   for (const int vocab : {40, 3000}) {

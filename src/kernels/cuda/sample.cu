@@ -1,6 +1,6 @@
-// Samples tokens: one block of 1024 threads per row. For few rows, several blocks make the first pass, each over a part
-// of the row, and the last one to finish goes on. Bound by the rate of one SM, which takes 21 us for 128 k logits. A
-// row of that length stays in L2 between passes.
+// Samples tokens. Rows that are not cut, and all that other kernels leave: one block of 1024 threads per row. For few
+// such rows, several blocks make the first pass, each over a part of the row, and the last one to finish goes on. Bound
+// by the rate of one SM, which takes 21 us for 128 k logits.
 //
 // The first pass finds the largest logit and, if no token is filtered out, samples. Top-k and top-p take two more
 // passes: a histogram of bins below the maximum, and a list of the tokens down to the bin where the kept ones end. The
@@ -9,10 +9,14 @@
 // also takes such a pass. Top-n-sigma takes a pass before the others, for the standard deviation.
 // For log-probabilities a row takes three passes before its edits, and one after them that counts the logits above the
 // sampled token's.
+//
+// Few rows that are cut go to clusters first (sample_cluster.cu), many to streams (sample_stream.cu).
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "kernels/cuda/device/sample_chain.cuh"
+#include "kernels/cuda/sample_rows.h"
 
 namespace sluice::cuda {
 namespace {
@@ -66,7 +70,7 @@ struct Chosen {
 
 // Finds the largest logit of the row or the part and, if `sampling`, the sampled token. Records whether raw logits are
 // bad or alive.
-__device__ Chosen choose(Shared& s, const SampleRow& request, const Row& row, bool sampling, Part part = {}) {
+__device__ Chosen choose(Shared& s, const SampleRow& request, const Row& row, bool sampling, RowPart part = {}) {
   Best max{-INFINITY, INT32_MAX}, best{-INFINITY, INT32_MAX};
   bool bad = false, alive = false;
   each_logit(
@@ -99,7 +103,7 @@ struct alignas(8) PartOfRow {
 
 // Merges the parts of a row. Called by every block that has a part; returns true in the last one, whose result is then
 // that of the whole row. `arrivals` is zero before and after.
-__device__ bool merge_parts(Shared& s, Chosen& chosen, Part part, PartOfRow* parts, int32_t* arrivals) {
+__device__ bool merge_parts(Shared& s, Chosen& chosen, RowPart part, PartOfRow* parts, int32_t* arrivals) {
   if (threadIdx.x == 0) {
     parts[part.index] = {chosen, s.bad, s.alive};
     int before = 0;
@@ -290,17 +294,7 @@ __device__ int sample_kept(Shared& s, Kept kept) {
   return sample_up_to(s, kept, cut);
 }
 
-struct Pointers {
-  float* logits;
-  int64_t stride;
-  int vocab;
-  const SampleRow* rows;  // null: `given` has them
-  LogitEdit* edits;
-  const uint32_t* masks;
-  const ops::SamplerStep* steps;
-  SampledRow* sampled;
-  SampledRow* for_host;  // may be null
-  TopLogit* top;
+struct Pointers : SamplePointers {
   PartOfRow* parts;   // [samples, parts]
   int32_t* arrivals;  // [samples]
 };
@@ -329,20 +323,14 @@ __device__ void report_token(Shared& s, const Row& raw, SampledRow& sampled) {
   sampled.before = s.before;
 }
 
-// The parameters of a few rows, as a kernel argument. When eight blocks read theirs from host memory, sampling took 15
-// us instead of 7.
-constexpr unsigned kGiven = 8;
-struct Given {
-  SampleRow rows[kGiven];
-};
-
 // Grid: (samples, parts). Rows with a chain of samplers have a kernel of their own.
 template <bool kChain>
-__global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid_constant__ Given given) {
+__global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid_constant__ GivenRows given) {
   __shared__ Shared s;
   wait_for_earlier();
   const SampleRow request = p.rows != nullptr ? p.rows[blockIdx.x] : given.rows[blockIdx.x];
   if ((request.steps > 0) != kChain) return;
+  if (p.left != nullptr && p.left[blockIdx.x] == 0) return;
   const bool in_parts = gridDim.y > 1 && request.edits == 0 && request.report < 0 && request.target < 0;
   if (!in_parts && blockIdx.y > 0) return;
   float* logits = p.logits + request.row * p.stride;
@@ -359,7 +347,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid
   } else {
     apply_edits(s, request, row, logits, edits);
     const bool cut = kChain || (request.scale > 0 && ops::filters(request));
-    const Part part = in_parts ? Part{static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y)} : Part{};
+    const RowPart part = in_parts ? RowPart{static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y)} : RowPart{};
     Chosen chosen = choose(s, request, row, request.scale > 0 && !cut, part);
     if (in_parts && !merge_parts(s, chosen, part, p.parts + blockIdx.x * gridDim.y, p.arrivals + blockIdx.x)) {
       return;
@@ -395,38 +383,64 @@ __global__ void feed_sampled_rows(int32_t* tokens, const SampledRow* sampled, co
   if (row < rows && from[row] >= 0) tokens[row] = max(sampled[from[row]].token, 0);
 }
 
+// Which kernels sample the rows of a launch. Those of blocks also sample what clusters or streams leave.
+struct Work {
+  bool clusters = false, streams = false;
+  bool blocks = false, block_chains = false;
+};
+Work divide(const Launch& l, std::span<const SampleRow> rows, int vocab) {
+  // Measured with 128 k logits on one H100. It has room for about 48 clusters at once.
+  constexpr size_t kFewRows = 48, kManyRows = 128;
+  Work work;
+  for (const SampleRow& row : rows) {
+    work.clusters |= rows.size() <= kFewRows && for_teams(row);
+    work.streams |= rows.size() >= kManyRows && for_teams(row);
+    work.block_chains |= row.steps > 0;
+    work.blocks |= row.steps == 0;
+  }
+  work.clusters = work.clusters && clusters_hold(l, vocab);
+  return work;
+}
+
 }  // namespace
 
 void sample(const Launch& l, const ops::SampleArgs& args) {
   const auto samples = static_cast<unsigned>(args.rows.bytes() / sizeof(SampleRow));
-  Given given;
+  const std::span asked(args.rows.as<const SampleRow>(), samples);
+  GivenRows given;
   constexpr size_t kPartsBytes = kMostBlocks * sizeof(PartOfRow);
   static_assert(kPartsBytes % alignof(SampleRow) == 0);
+  const size_t left_bytes = samples * sizeof(int32_t), row_bytes = samples <= kGiven ? 0 : args.rows.bytes();
+  CHECK(kPartsBytes + row_bytes + left_bytes <= l.workspace_bytes, "sample: the workspace is too small for {} samples",
+        samples);
+  std::byte *rows = l.workspace + kPartsBytes, *left = rows + row_bytes;
   if (samples <= kGiven) {
-    std::memcpy(given.rows, args.rows.data, args.rows.bytes());
+    std::memcpy(given.rows, asked.data(), asked.size_bytes());
   } else {
-    CHECK(kPartsBytes + args.rows.bytes() <= l.workspace_bytes, "sample: the workspace is too small for {} samples",
-          samples);
-    copy_from_host(l, l.workspace + kPartsBytes, args.rows.data, args.rows.bytes());
+    copy_from_host(l, rows, asked.data(), row_bytes);
   }
-  const Pointers pointers{
-      .logits = args.logits.f32(),
-      .stride = args.logits.row_stride,
-      .vocab = static_cast<int>(args.logits.shape[1]),
-      .rows = samples <= kGiven ? nullptr : reinterpret_cast<const SampleRow*>(l.workspace + kPartsBytes),
-      .edits = args.edits.as<LogitEdit>(),
-      .masks = args.masks.as<const uint32_t>(),
-      .steps = args.steps.as<const ops::SamplerStep>(),
-      .sampled = args.sampled.as<SampledRow>(),
-      .for_host = args.for_host.as<SampledRow>(),
-      .top = args.top.as<TopLogit>(),
-      .parts = reinterpret_cast<PartOfRow*>(l.workspace),
-      .arrivals = l.arrivals};
+  const Work work = divide(l, asked, static_cast<int>(args.logits.shape[1]));
+  const Pointers pointers{{.logits = args.logits.f32(),
+                           .stride = args.logits.row_stride,
+                           .vocab = static_cast<int>(args.logits.shape[1]),
+                           .rows = samples <= kGiven ? nullptr : reinterpret_cast<const SampleRow*>(rows),
+                           .edits = args.edits.as<LogitEdit>(),
+                           .masks = args.masks.as<const uint32_t>(),
+                           .steps = args.steps.as<const ops::SamplerStep>(),
+                           .sampled = args.sampled.as<SampledRow>(),
+                           .for_host = args.for_host.as<SampledRow>(),
+                           .top = args.top.as<TopLogit>(),
+                           .left = work.clusters || work.streams ? reinterpret_cast<int32_t*>(left) : nullptr},
+                          reinterpret_cast<PartOfRow*>(l.workspace),
+                          l.arrivals};
+  if (work.clusters) sample_by_clusters(l, pointers, given, samples);
+  if (work.streams) sample_by_streams(l, pointers, given, samples);
   const int64_t parts = std::min({kMostParts, kMostBlocks / samples, args.logits.shape[1] / kLeastOfPart});
-  launch_pdl(l, "sample", sample_rows<false>, dim3(samples, static_cast<unsigned>(std::max<int64_t>(parts, 1))),
-             kThreads, 0, pointers, given);
-  if (args.steps.bytes() == 0) return;
-  launch_pdl(l, "sample_chain", sample_rows<true>, dim3(samples), kThreads, 0, pointers, given);
+  if (work.blocks) {
+    launch_pdl(l, "sample", sample_rows<false>, dim3(samples, static_cast<unsigned>(std::max<int64_t>(parts, 1))),
+               kThreads, 0, pointers, given);
+  }
+  if (work.block_chains) launch_pdl(l, "sample_chain", sample_rows<true>, dim3(samples), kThreads, 0, pointers, given);
 }
 
 void feed_sampled(const Launch& l, const ops::FeedSampledArgs& args, const int32_t* from) {

@@ -44,14 +44,14 @@ __device__ inline float sum_of_warp(float x) {
 }
 
 // A part of a row, for blocks that work on the row together.
-struct Part {
+struct RowPart {
   int index = 0, count = 1;
 };
 
 // Calls f(block, logits) for every block of four ids in the thread's share of the row. The next four logits are loaded
 // meanwhile.
 template <class F>
-__device__ void each_logit(const float* logits, int vocab, F f, Part part = {}) {
+__device__ void each_logit(const float* logits, int vocab, F f, RowPart part = {}) {
   const bool packed = reinterpret_cast<uintptr_t>(logits) % 16 == 0;
   const int step = kThreads * part.count, blocks = (vocab + 3) / 4;
   const auto load = [&](int block) {

@@ -146,12 +146,16 @@ class BlockTokens {
       if (has_one && key >= first_ && key <= last_) f(token_of(key));
       return;
     }
+    const ops::LogitShape own_shape = shape;  // in registers
+    const Sum first = first_, last = last_;
     each_logit(row_.logits, row_.vocab, [&](int block, float(&four)[4]) {
       row_.hide(block, four);
       for (int i = 0; i < 4; ++i) {
         if (four[i] == -INFINITY) continue;
         const Sum key = ops::order_key(four[i], block * 4 + i);
-        if (key >= first_ && key <= last_) f(token_of(key));
+        if (key < first || key > last) continue;
+        const float distance = own_shape.of(ops::logit_of(key));
+        f(ops::SampleToken{key, distance, ops::sample_weight(distance)});
       }
     });
   }
