@@ -47,7 +47,7 @@ class HashModel final : public Model {
     return static_cast<size_t>(rows) * kVocabulary * sizeof(float) + 4096;
   }
 
-  Tensor forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache&) override {
+  StepOutput forward(ops::Ctx& c, const BatchView& batch, KvCache& kv, StateCache&) override {
     auto* cache = reinterpret_cast<float*>(kv.layer(0).k.data);
     std::vector<uint64_t> states(static_cast<size_t>(batch.size()));
     const int block_size = static_cast<int>(kv.layer(0).k.shape[2]);
@@ -75,7 +75,7 @@ class HashModel final : public Model {
       out[i * kVocabulary + next_token(states[static_cast<size_t>(batch.sample_rows[i])])] = kCertain;
     }
     std::this_thread::sleep_for(std::chrono::nanoseconds(pace.per_step + pace.per_token * batch.size()));
-    return logits;
+    return {.logits = logits};
   }
 
  private:
