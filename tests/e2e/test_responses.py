@@ -105,6 +105,23 @@ def test_in_the_background(client, model):
     assert client.responses.cancel(answer.id).status == "completed", "it had ended"
 
 
+def test_fields_that_choose_tokens_and_ends(client, model):
+    def tokens(**fields):
+        answer = client.responses.with_raw_response.create(
+            model=model, input="Hello!", temperature=0, max_output_tokens=40, extra_body=fields
+        )
+        assert "X-Sluice-Warning" not in answer.headers
+        return answer.parse()
+
+    plain = tokens()
+    assert plain.usage.output_tokens < 30
+    assert tokens(ignore_eos=True).usage.output_tokens == 40
+    assert tokens(min_tokens=30).usage.output_tokens >= 30
+    word = plain.output_text.split()[1]
+    assert word not in tokens(stop=[word]).output_text
+    assert tokens(seed=7).output_text == plain.output_text
+
+
 def test_cancelled_in_the_background(client, model):
     endless = {"extra_body": {"ignore_eos": True}, "max_output_tokens": 1900, "background": True}
     begun = client.responses.create(model=model, input="Hello!", **endless)

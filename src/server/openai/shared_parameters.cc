@@ -245,8 +245,9 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .fallback = "false",
      .help = "generate beyond end-of-sequence tokens",
      .set = assign<&SamplingParams::ignore_eos>},
+});
 
-    // Form of the answer
+constexpr auto kForm = std::to_array<Parameter>({
     {.name = "stream",
      .type = Type::kBoolean,
      .fallback = "false",
@@ -350,7 +351,7 @@ constexpr auto kChoice = std::to_array<Parameter>({
      .help = "a label; cached prefixes are found without it"},
 });
 
-constexpr auto kGeneration = joined(joined(kLength, sampling_rows()), kChoice);
+constexpr auto kGeneration = joined(joined(kLength, sampling_rows()), joined(kChoice, kForm));
 
 constexpr auto kConversation = std::to_array<Parameter>({
     {.name = "messages",
@@ -434,6 +435,7 @@ constexpr auto kForeign = joined(kOthers, kMissing);
 std::span<const Parameter> label_parameter() { return kUser; }
 std::span<const Parameter> special_token_parameter() { return kSpecialTokens; }
 std::span<const Parameter> generation_parameters() { return kGeneration; }
+std::span<const Parameter> choice_parameters() { return kChoice; }
 std::span<const Parameter> conversation_parameters() { return kConversation; }
 std::span<const Parameter> foreign_parameters() { return kForeign; }
 

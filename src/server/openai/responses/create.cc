@@ -3,6 +3,7 @@
 #include "server/openai/responses/fields.h"
 #include "server/openai/responses/format.h"
 #include "server/openai/responses/input.h"
+#include "server/openai/shared_fields.h"
 #include "server/rows.h"
 #include "server/store/store.h"
 
@@ -175,14 +176,14 @@ constexpr Parameter kStream[] = {{.name = "stream",
                                   .help = "answer by server-sent events",
                                   .set = assign<&GenerationFields::stream>}};
 
-const EndpointInfo create{
-    .name = "responses",
-    .dialect = &kOpenAi,
-    .paths = {"/v1/responses", "/responses"},
-    .flags = Route::kGenerates,
-    .help = "OpenAI's Responses API",
-    .parameters = {model_parameter(), response_parameters(), kStream, response_sampling_parameters()},
-    .run = run};
+const EndpointInfo create{.name = "responses",
+                          .dialect = &kOpenAi,
+                          .paths = {"/v1/responses", "/responses"},
+                          .flags = Route::kGenerates,
+                          .help = "OpenAI's Responses API",
+                          .parameters = {model_parameter(), response_parameters(), kStream,
+                                         response_sampling_parameters(), choice_parameters()},
+                          .run = run};
 const EndpointInfo input_tokens{.name = "response input_tokens",
                                 .dialect = &kOpenAi,
                                 .paths = {"/v1/responses/input_tokens"},
