@@ -167,9 +167,8 @@ void visit(V&& v, EngineOptions& o) {
     "generates)",
     {"auto", "generate", "embed", "score", "pooling"});
   v("embedding-pooling", o.embedding_pooling,
-    "give vectors of texts beside answers: the last hidden state of the last token, or the mean of all tokens' (none: "
-    "a "
-    "model that generates gives no vectors)",
+    "give vectors of texts beside answers: the hidden state of the last token, or the mean of those of all tokens "
+    "(none: a model that generates gives no vectors)",
     {"none", "last", "mean"});
   v("matryoshka", o.matryoshka,
     "allow 'dimensions' for an embedding model that was trained for it but does not declare it (is_matryoshka)");

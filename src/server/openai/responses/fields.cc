@@ -207,21 +207,13 @@ void set_max_output_tokens(Fields& f, const Json& v) {
   f.of<GenerationFields>().max_tokens_name = "max_output_tokens";
 }
 
-constexpr auto kLengthOfResponse =
-    std::to_array<Parameter>({{.name = "max_output_tokens",
-                               .type = Type::kInteger,
-                               .min = 1,
-                               .max = kIntMax,
-                               .fallback = "up to the context",
-                               .help = "the most tokens to generate",
-                               .set = set_max_output_tokens},
-                              {.name = "min_tokens",
-                               .type = Type::kInteger,
-                               .min = 0,
-                               .max = kIntMax,
-                               .fallback = "0",
-                               .help = "the answer neither ends nor stops before it has this many tokens",
-                               .set = assign<&SamplingParams::min_tokens>}});
+constexpr auto kLengthOfResponse = std::to_array<Parameter>({{.name = "max_output_tokens",
+                                                              .type = Type::kInteger,
+                                                              .min = 1,
+                                                              .max = kIntMax,
+                                                              .fallback = "up to the context",
+                                                              .help = "the most tokens to generate",
+                                                              .set = set_max_output_tokens}});
 constexpr auto kSampling = joined(kLengthOfResponse, sampling_rows());
 
 }  // namespace
