@@ -176,7 +176,7 @@ struct Event {
   std::vector<TokenId> prompt{};                 // in the request's first event, when asked for
   std::vector<TokenLogprobs> logprobs{};         // one per token, when asked for
   std::vector<TokenLogprobs> prompt_logprobs{};  // in the first event of choice 0, when asked for: one per prompt token
-  std::vector<float> vector{};                   // of Request::pooling: in the last event, unless the request failed
+  std::vector<float> vector{};                   // for Request::pooling: in the last event, unless the request failed
   std::optional<Finish> finish{};
   bool last = false;  // nothing follows for the whole request
   Usage usage{};      // usage of this choice so far

@@ -32,7 +32,7 @@ class HiddenPooler {
  private:
   struct Vector {
     size_t part = 0;
-    int tokens = 0;  // of the text
+    int tokens = 0;  // in the text
   };
   struct Step {
     Buffer values{};      // on the host: rows of `width` floats, or doubles for sums
@@ -48,7 +48,7 @@ class HiddenPooler {
   const int width_;
   Buffer sum_memory_;
   Tensor sums_;                    // [sequences, width] fp64: of texts that are being computed
-  std::vector<RequestId> owners_;  // of the rows of sums_; 0: nobody
+  std::vector<RequestId> owners_;  // who has each row of sums_; 0: nobody
   std::array<Step, 2> steps_;      // those in flight, in turn
   uint64_t begun_ = 0, finished_ = 0;
 };

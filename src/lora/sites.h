@@ -29,7 +29,7 @@ struct LoraShare {
 
 // The experts of a layer that are one StackedLinear. Each has small matrices of its own.
 struct LoraExperts {
-  int64_t count = 0;   // of the model; 0: the layer has no experts
+  int64_t count = 0;   // in the model; 0: the layer has no experts
   int64_t most = 0;    // that an adapter may have matrices of: with those that return their input
   RowRange held{};     // those that this process has
   int64_t chosen = 1;  // per row
@@ -46,7 +46,7 @@ struct LoraExtra {
 // A projection of the latent vectors whose heads are a StackedLinear (nn/attention/latent_attention.h). Head h has the
 // rows from h * stride + first on. Of A and B, one has a matrix per head, the other one is shared by all heads.
 struct LoraHeads {
-  int64_t count = 0;  // of the model; 0: the layer has no heads
+  int64_t count = 0;  // in the model; 0: the layer has no heads
   RowRange held{};    // those that this process has
   int64_t stride = 0, first = 0;
   bool transposed = false;  // the layer multiplies by the transposed matrices, so that B comes first
@@ -127,7 +127,7 @@ class LoraSites {
     int64_t outputs = 0;          // rows of the module's weight
     int64_t first = 0, step = 1;  // row i of the part is row first + step * i of the module
     int64_t expert = -1;          // whose module it is; -1: it is that of all experts, or there are none
-    bool turned = false;          // of all experts: peft calls the columns rows, because they are stored so
+    bool turned = false;          // peft calls the columns of all experts rows, because they are stored so
   };
   // Another name of a part. A `*` in it stands for the number of an expert.
   void name(std::string module, const Place& place) { places_[std::move(module)].push_back(place); }

@@ -13,7 +13,7 @@ namespace sluice::models::hrm_text {
 namespace {
 
 struct Cycles {
-  int layers = 0;  // of a stack
+  int layers = 0;  // in each stack
   int high = 0;    // runs of the high stack
   int low = 0;     // runs of the low stack before each of them
   int depth() const { return layers * high * (low + 1); }

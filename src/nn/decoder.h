@@ -63,7 +63,7 @@ struct LayerSpec {
   std::optional<MlpSpec> mlp{};         // replaces DecoderSpec::mlp
   MakeFeedForward feed_forward{};       // replaces the MLP and the experts
   std::optional<DecoderNames> names{};  // names below the layer; replaces DecoderSpec::names
-  std::string path{};                   // of its tensors, below DecoderNames::body; empty: `layers` and its index
+  std::string path{};  // where its tensors are, below DecoderNames::body; empty: `layers` and its index
 };
 
 enum class Positions { kRope, kLearned, kSinusoidal, kAlibi };

@@ -113,9 +113,9 @@ struct LoraExpandArgs {
 struct MatrixSlotsArgs {
   Tensor out;            // [items] int32
   Indices slots;         // [rows] see LoraShrinkArgs
-  int64_t matrices = 0;  // of an adapter
+  int64_t matrices = 0;  // in an adapter
   bool shared = false;   // the matrices are equal, and an adapter takes one slot: out[i] = slots[r]
-  // Of experts: items are places (GroupByExpertArgs), and matrix m owns the places starts[m] .. starts[m + 1] - 1.
+  // For experts, items are places (GroupByExpertArgs), and matrix m owns the places starts[m] .. starts[m + 1] - 1.
   // Places of no matrix get -1. If these are empty, item i is of row i / matrices and head i % matrices.
   Tensor rows{}, starts{};
 };

@@ -128,7 +128,7 @@ struct SequenceEvent {
   int index = 0;
   TokenList tokens{};                            // the new ones, end and stop tokens included
   std::unique_ptr<EventLogprobs> logprobs{};     // null when not asked for
-  std::unique_ptr<std::vector<float>> vector{};  // of Request::pooling, with a finish
+  std::unique_ptr<std::vector<float>> vector{};  // for Request::pooling, with a finish
   std::unique_ptr<Finish> finish{};              // nothing follows for this choice
   Usage usage{};
   int preemptions = 0;                                  // of the request so far

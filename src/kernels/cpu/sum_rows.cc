@@ -6,7 +6,7 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
-constexpr int64_t kColumns = 256;    // of a piece
+constexpr int64_t kColumns = 256;    // in a piece
 constexpr int64_t kGrain = 1 << 15;  // elements worth handing to another thread
 
 // Adds rows [begin, end) of `count` columns.
@@ -24,7 +24,7 @@ void sum_rows(ops::Queue& queue, const ops::SumRowsArgs& args) {
   const int64_t columns = args.x.shape[1], parts = (columns + kColumns - 1) / kColumns;
   const int64_t pieces = static_cast<int64_t>(args.sequences.kv_len.size()) * parts;
   if (pieces == 0) return;
-  const int64_t elements = args.x.shape[0] * columns / pieces;  // of a piece, on average
+  const int64_t elements = args.x.shape[0] * columns / pieces;  // in a piece, on average
   queue.threads().parallel_for(pieces, kGrain / (elements + 1) + 1, [&](int64_t first_piece, int64_t last_piece) {
     for (int64_t piece = first_piece; piece < last_piece; ++piece) {
       const int64_t s = piece / parts, at = piece % parts * kColumns;

@@ -11,7 +11,7 @@ namespace sluice::server {
 
 // Groups of rows.
 std::span<const Parameter> generation_parameters();    // SamplingParams, GenerationFields
-std::span<const Parameter> choice_parameters();        // of these: which tokens are chosen, and what ends the text
+std::span<const Parameter> choice_parameters();        // some of these: which tokens are chosen, and what ends the text
 std::span<const Parameter> conversation_parameters();  // ConversationFields
 std::span<const Parameter> special_token_parameter();  // SpecialTokenFields
 std::span<const Parameter> label_parameter();          // "user", which changes nothing

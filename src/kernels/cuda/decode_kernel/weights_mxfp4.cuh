@@ -33,7 +33,7 @@ struct QuantizedWeights<quant::MXFP4> {
   struct Source {
     const std::byte* panels;
     int64_t pitch, scales_at;
-    int slices;  // of a panel
+    int slices;  // in a panel
     __device__ explicit Source(const MatmulInstruction& p) : panels(p.panels), pitch(p.pitch), slices(p.slices) {
       constexpr PanelLayout layout = kLayout;
       if (p.experts.part == ExpertPart::kOut) slices = (p.experts.quads * 4 + kPanelSlice - 1) / kPanelSlice;

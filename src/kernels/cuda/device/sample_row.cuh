@@ -25,7 +25,7 @@ namespace sluice::cuda {
 // What the threads find when they first look at a row.
 struct Found {
   Best first{-INFINITY, INT32_MAX};
-  float lowest = INFINITY;  // of the highest logits of threads, or of groups of logits
+  float lowest = INFINITY;  // among the highest logits of threads, or of groups of logits
   uint32_t flags = 0;
 
   static constexpr uint32_t kBad = 1, kAlive = 2, kSpoiled = 4;  // as in Shared
@@ -303,7 +303,7 @@ class RowTokens {
   SortedTokens list_;
   const float top_;
   Sum first_, last_ = ~Sum{0};
-  float least_logit_ = -FLT_MAX, most_logit_ = FLT_MAX;  // of the tokens that are left
+  float least_logit_ = -FLT_MAX, most_logit_ = FLT_MAX;  // among the tokens that are left
   bool listed_ = false, gave_up_ = false;
 };
 

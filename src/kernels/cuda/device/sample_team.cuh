@@ -6,7 +6,7 @@
 
 namespace sluice::cuda {
 
-inline constexpr int kTeamBlocks = 8;  // of a cluster
+inline constexpr int kTeamBlocks = 8;  // in a cluster
 inline constexpr int kTeamThreads = 256, kTeamWarps = kTeamThreads / 32;
 
 // The address of what another block of the cluster has where this block has `here`, in shared memory.
@@ -40,7 +40,7 @@ __device__ T over_warp(T value, Op&& op) {
 // call suffices.
 class Team {
  public:
-  static constexpr int kMostBytes = 32;  // of a value
+  static constexpr int kMostBytes = 32;  // in a value
   struct Slots {
     alignas(16) unsigned char of_warps[2][kTeamWarps][kMostBytes];
   };
