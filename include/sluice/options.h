@@ -93,7 +93,7 @@ struct EngineOptions {
 };
 
 struct ServerOptions {
-  std::string host = "127.0.0.1";
+  std::string host = "127.0.0.1";  // addresses or names, with commas between them
   int port = 8000;
   std::vector<std::string> served_model_name{};  // the first is reported; empty: the name of the model's folder
   std::vector<std::string> api_key{};            // accepted keys, besides SLUICE_API_KEY and api_key_file
@@ -261,7 +261,7 @@ void visit(V&& v, EngineOptions& o) {
 
 template <class V>
 void visit(V&& v, ServerOptions& o) {
-  v("host", o.host, "address to listen on");
+  v("host", o.host, "addresses to listen on, with commas between them");
   v("port", o.port, "TCP port (0: any free one)");
   v("served-model-name", o.served_model_name,
     "model names that clients may use; the first is reported; * at the end: any name");

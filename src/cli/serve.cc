@@ -14,6 +14,7 @@
 #include "cli/usage_error.h"
 #include "engine/adapter_table.h"
 #include "hub/cache.h"
+#include "server/http/addresses.h"
 #include "server/loading.h"
 #include "server/models.h"
 #include "server/pulls.h"
@@ -45,10 +46,10 @@ struct Arguments {
 
 // The server's address for clients on this machine.
 std::string local_url(const ServerOptions& options, int port) {
-  const bool everywhere = options.host == "0.0.0.0" || options.host == "::";
-  const bool ipv6 = options.host.find(':') != std::string::npos;
-  const std::string host = everywhere ? "localhost" : ipv6 ? fmt::format("[{}]", options.host) : options.host;
-  return fmt::format("{}://{}:{}", options.ssl_certfile.empty() ? "http" : "https", host, port);
+  const std::string first = server::listen_addresses(options.host).front();
+  const bool everywhere = first == "0.0.0.0" || first == "::";
+  return fmt::format("{}://{}", options.ssl_certfile.empty() ? "http" : "https",
+                     server::url_authority(everywhere ? "localhost" : first, port));
 }
 
 // Printed before the load: the page shows its progress.

@@ -41,7 +41,7 @@ struct RouteOptions {
 // Calls v(name, reference, "what it is", {allowed values, if the set is closed}) for each option.
 template <class V>
 void visit(V&& v, RouteOptions& o) {
-  v("host", o.host, "address to listen on");
+  v("host", o.host, "addresses to listen on, with commas between them");
   v("port", o.port, "TCP port (0: any free one)");
   v("replica", o.replica, "address of a replica, http://HOST:PORT; repeat it for each replica");
   v("prefill", o.prefill,

@@ -14,6 +14,7 @@
 #include "route/forward.h"
 #include "server/dialect.h"
 #include "server/gate.h"
+#include "server/http/addresses.h"
 #include "server/http/server.h"
 #include "server/metrics.h"
 #include "server/transport_options.h"
@@ -176,9 +177,8 @@ struct RouteServer::Impl final : server::HttpHandler {
   }
 
   void print_ready_line() const {
-    const bool ipv6 = options.host.find(':') != std::string::npos;
-    fmt::print("sluice: routing on {}://{}:{} ({} of {} replicas are healthy)\n", http.tls() ? "https" : "http",
-               ipv6 ? fmt::format("[{}]", options.host) : options.host, http.port(), healthy(), replicas.size());
+    fmt::print("sluice: routing on {}://{} ({} of {} replicas are healthy)\n", http.tls() ? "https" : "http",
+               server::url_authority(options.host, http.port()), healthy(), replicas.size());
     std::fflush(stdout);
   }
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/ascii.h"
+#include "server/http/addresses.h"
 
 namespace sluice::server {
 namespace {
@@ -136,9 +137,12 @@ std::string request_id(const HttpRequest* request) {
 }
 
 HostCheck::HostCheck(const std::string& bound, const std::vector<std::string>& allowed, bool loopback)
-    : loopback_(loopback),
-      bound_(parse_host(bound.find(':') == std::string::npos ? bound : fmt::format("[{}]", bound)).value_or("")),
-      allowed_(read_hosts(allowed)) {}
+    : loopback_(loopback), allowed_(read_hosts(allowed)) {
+  for (const std::string& address : listen_addresses(bound)) {
+    const bool ipv6 = address.find(':') != std::string::npos;
+    bound_.push_back(parse_host(ipv6 ? fmt::format("[{}]", address) : address).value_or(""));
+  }
+}
 
 std::optional<HttpResponse> HostCheck::refuse(const HttpRequest& request) const {
   const auto header = request.header("Host");
@@ -149,7 +153,7 @@ std::optional<HttpResponse> HostCheck::refuse(const HttpRequest& request) const 
     response.close = true;
     return response;
   }
-  const bool local = *host == "localhost" || is_loopback_address(*host) || *host == "[::1]" || *host == bound_;
+  const bool local = *host == "localhost" || is_loopback_address(*host) || *host == "[::1]" || contains(bound_, *host);
   const bool any = contains(allowed_, "*") || (!loopback_ && allowed_.empty());
   if (local || any || contains(allowed_, *host)) return std::nullopt;
   return to_response(

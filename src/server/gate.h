@@ -23,19 +23,19 @@ std::string random_id();
 // The client's X-Request-Id if it is [A-Za-z0-9._-]{1,128}, else a new random one.
 std::string request_id(const HttpRequest* request);
 
-// The check of the Host header. A server on a loopback address answers only to local names, to the name that it is
+// The check of the Host header. A server on a loopback address answers only to local names, to the names that it is
 // bound to and to `allowed` ones, which stops DNS rebinding.
 class HostCheck {
  public:
-  // bound: the address that the server was told to listen on. "*" in `allowed`: any name. Throws Error when a name is
-  // malformed.
+  // bound: the addresses that the server was told to listen on (listen_addresses). "*" in `allowed`: any name. Throws
+  // Error when a name is malformed.
   HostCheck(const std::string& bound, const std::vector<std::string>& allowed, bool loopback);
   // The response that refuses the request; nullopt if its Host is right.
   std::optional<HttpResponse> refuse(const HttpRequest& request) const;
 
  private:
   const bool loopback_;
-  const std::string bound_;
+  std::vector<std::string> bound_;
   const std::vector<std::string> allowed_;
 };
 

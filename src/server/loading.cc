@@ -96,14 +96,14 @@ int LoadingServer::port() const { return impl_->http.port(); }
 
 void LoadingServer::progress(double share) { impl_->loaded = share; }
 
-int LoadingServer::release() {
-  const int listener = impl_->http.share_listener();
+std::vector<int> LoadingServer::release() {
+  std::vector<int> listeners = impl_->http.share_listeners();
   HttpServer& http = impl_->http;
   http.after(kEndWithin, [&http] { http.stop(); });
   http.drain([&http] { http.stop(); });
   impl_->thread.join();
   impl_.reset();
-  return listener;
+  return listeners;
 }
 
 }  // namespace sluice

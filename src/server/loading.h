@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "sluice/options.h"
 
@@ -21,8 +22,8 @@ class LoadingServer {
   int port() const;
   void progress(double share);  // from 0 to 1; any thread
 
-  // Stops serving and returns the listening socket for Server. Connections that wait to be accepted stay.
-  int release();
+  // Stops serving and returns the listening sockets for Server. Connections that wait to be accepted stay.
+  std::vector<int> release();
 
  private:
   struct Impl;

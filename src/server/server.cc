@@ -12,6 +12,7 @@
 #include "base/numa.h"
 #include "server/api.h"
 #include "server/gate.h"
+#include "server/http/addresses.h"
 #include "server/http/server.h"
 #include "server/metrics.h"
 #include "server/openapi.h"
@@ -41,8 +42,8 @@ int worker_threads(const ServerOptions& o) {
   return static_cast<int>(std::clamp<size_t>(cpus, 2, 16));
 }
 
-HttpServerOptions with_listener(HttpServerOptions options, int listener) {
-  options.listener = listener;
+HttpServerOptions with_listeners(HttpServerOptions options, std::vector<int> listeners) {
+  options.listeners = std::move(listeners);
   return options;
 }
 
@@ -60,12 +61,12 @@ ApiOptions api_options(const ServerOptions& o, std::shared_ptr<Pulls> pulls,
 }  // namespace
 
 struct Server::Impl final : HttpHandler {
-  Impl(std::shared_ptr<Models> m, const ServerOptions& o, int listener, std::shared_ptr<Pulls> pulls)
+  Impl(std::shared_ptr<Models> m, const ServerOptions& o, std::vector<int> listeners, std::shared_ptr<Pulls> pulls)
       : models(std::move(m)),
         options(o),
         api(models, api_options(o, std::move(pulls),
                                 [this](auto task) { workers.post(WorkerPool::Size::kSmall, std::move(task)); })),
-        http(with_listener(transport_options(o), listener), *this),
+        http(with_listeners(transport_options(o), std::move(listeners)), *this),
         gate(o, http.loopback(), router),
         workers(worker_threads(o)) {
     warn_about(o, http.loopback(), gate.requires_key());
@@ -310,9 +311,8 @@ struct Server::Impl final : HttpHandler {
   }
 
   void print_ready_line() const {
-    const bool ipv6 = options.host.find(':') != std::string::npos;
-    const std::string line = fmt::format("sluice: serving {} on {}://{}:{}\n", names(), http.tls() ? "https" : "http",
-                                         ipv6 ? fmt::format("[{}]", options.host) : options.host, http.port());
+    const std::string line = fmt::format("sluice: serving {} on {}://{}\n", names(), http.tls() ? "https" : "http",
+                                         url_authority(options.host, http.port()));
     std::fputs(line.c_str(), stdout);
     std::fflush(stdout);
   }
@@ -332,11 +332,12 @@ struct Server::Impl final : HttpHandler {
   WorkerPool workers;
 };
 
-Server::Server(Engine& engine, const ServerOptions& options, int listener)
-    : Server(Models::single(engine, options.served_model_name), options, listener) {}
+Server::Server(Engine& engine, const ServerOptions& options, std::vector<int> listeners)
+    : Server(Models::single(engine, options.served_model_name), options, std::move(listeners)) {}
 
-Server::Server(std::shared_ptr<Models> models, const ServerOptions& options, int listener, std::shared_ptr<Pulls> pulls)
-    : impl_(std::make_unique<Impl>(std::move(models), options, listener, std::move(pulls))) {}
+Server::Server(std::shared_ptr<Models> models, const ServerOptions& options, std::vector<int> listeners,
+               std::shared_ptr<Pulls> pulls)
+    : impl_(std::make_unique<Impl>(std::move(models), options, std::move(listeners), std::move(pulls))) {}
 
 Server::~Server() = default;
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "sluice/engine.h"
 #include "sluice/options.h"
@@ -16,13 +17,13 @@ class Pulls;
 
 class Server {
  public:
-  // Binds and listens, or takes over a socket that listens already (LoadingServer::release) if `listener` is not
-  // negative. Throws Error if an option cannot be used: the address, TLS files, the API key file, a value that is out
-  // of range. The engine must outlive the server.
-  Server(Engine& engine, const ServerOptions& options, int listener = -1);
+  // Binds and listens, or takes over sockets that listen already (LoadingServer::release) if there are any. Throws
+  // Error if an option cannot be used: the address, TLS files, the API key file, a value that is out of range. The
+  // engine must outlive the server.
+  Server(Engine& engine, const ServerOptions& options, std::vector<int> listeners = {});
   // Serves several models. served_model_name is not used: the table has the names. Without `pulls`, requests may not
   // download models.
-  Server(std::shared_ptr<server::Models> models, const ServerOptions& options, int listener = -1,
+  Server(std::shared_ptr<server::Models> models, const ServerOptions& options, std::vector<int> listeners = {},
          std::shared_ptr<server::Pulls> pulls = {});
   ~Server();
 

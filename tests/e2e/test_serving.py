@@ -82,6 +82,13 @@ def test_closed_standard_descriptors():
         process.wait(30)
 
 
+def test_several_addresses():
+    with Server("--host", "127.0.0.1,127.0.0.2") as server:
+        port = server.url.rsplit(":", 1)[1]
+        for address in ("127.0.0.1", "127.0.0.2"):
+            assert httpx.get(f"http://{address}:{port}/v1/models").status_code == 200, address
+
+
 def test_metric_names(server, client, model):
     client.chat.completions.create(model=model, messages=STORY, max_tokens=2)
     text = httpx.get(server.url + "/metrics").text
@@ -96,7 +103,8 @@ def test_metric_names(server, client, model):
     ):
         assert f"\n{name}" in text, name
     (config,) = [line for line in text.splitlines() if line.startswith("vllm:cache_config_info{")]
-    assert 'num_gpu_blocks="' in config and 'block_size="' in config  # what routers of Kubernetes read
+    for label in ("num_gpu_blocks", "block_size", "kv_cache_size_tokens", "kv_cache_max_concurrency"):  # routers read them
+        assert f'{label}="' in config, label
     before = server.metrics()
     client.chat.completions.create(model=model, messages=STORY, max_tokens=5, extra_body=ENDLESS)
     after = server.metrics()

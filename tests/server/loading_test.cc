@@ -41,10 +41,10 @@ TEST_F(LoadingTest, OtherRoutesAreRefusedUntilTheServerTakesOver) {
   EXPECT_EQ(ask(bound, get_text("/v1/models")).status, 503);
 
   // A client that connects between the two servers waits and is then served.
-  const int listener = loading.release();
+  const std::vector<int> listeners = loading.release();
   TestClient early(bound);
   early.send(request);
-  server = std::make_unique<Server>(engine, options, listener);
+  server = std::make_unique<Server>(engine, options, listeners);
   EXPECT_EQ(server->port(), bound);
   thread = std::thread([this] { server->run(); });
   EXPECT_EQ(early.read_response().status, 200);

@@ -1,12 +1,12 @@
-// The listener, the I/O threads and TLS of the HTTP server.
+// The listeners, the I/O threads and TLS of the HTTP server.
 #include "server/http/server.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <openssl/ssl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "base/log.h"
 #include "base/thread_group.h"
 #include "server/http/connection.h"
+#include "server/http/listen.h"
 #include "sluice/error.h"
 
 namespace sluice::server {
@@ -102,37 +104,6 @@ asio::ssl::context make_tls(const HttpServerOptions& options) {
   return context;
 }
 
-tcp::acceptor listen(asio::io_context& io, const HttpServerOptions& options) {
-  const auto fail = [&](const error_code& error) -> Error {
-    return Error(ErrorCode::kInternal,
-                 fmt::format("cannot listen on {} port {}: {}", options.host, options.port, error.message()), "port",
-                 "");
-  };
-  error_code error;
-  if (options.listener >= 0) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    ::getsockname(options.listener, reinterpret_cast<sockaddr*>(&address), &size);
-    tcp::acceptor acceptor(io);
-    acceptor.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), options.listener, error);
-    if (!error) return acceptor;
-    ::close(options.listener);
-    throw fail(error);
-  }
-  tcp::resolver resolver(io);
-  const auto found = resolver.resolve(options.host, std::to_string(options.port),
-                                      tcp::resolver::passive | tcp::resolver::numeric_service, error);
-  if (error || found.empty()) throw fail(error);
-  const tcp::endpoint endpoint = *found.begin();
-  tcp::acceptor acceptor(io);
-  acceptor.open(endpoint.protocol(), error);
-  if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
-  if (!error) acceptor.bind(endpoint, error);
-  if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-  if (error) throw fail(error);
-  return acceptor;
-}
-
 // Sets a flag while an operation is outstanding. The operation's handler holds it: if memory runs out before the
 // handler is called, Asio destroys the handler, and the operation can be started again.
 class Pending {
@@ -157,13 +128,13 @@ struct HttpServer::Impl {
         context(options, handler),
         contexts(make_contexts(options.threads)),
         io(*contexts.front()),
-        acceptor(listen(io, options)),
-        accept_retry(io),
         look_timer(io),
         signals(io) {
     context.on_idle = [this] { on_idle(); };
     if (!options.certificate_file.empty()) tls.emplace(make_tls(options));
-    endpoint = acceptor.local_endpoint();
+    for (tcp::acceptor& acceptor : listen_on(io, options.host, options.port, options.listeners)) {
+      listeners.emplace_back(std::move(acceptor), io);
+    }
     accept();
     look();
   }
@@ -210,39 +181,51 @@ struct HttpServer::Impl {
     }
   }
 
-  // Waits for the next connection, if nothing does yet. The I/O threads take turns.
+  // A socket that listens, and what waits for its next connection.
+  struct Listener {
+    Listener(tcp::acceptor socket, asio::io_context& io) : acceptor(std::move(socket)), retry(io) {}
+    tcp::acceptor acceptor;
+    asio::steady_timer retry;
+    bool accepting = false;
+  };
+
   void accept() {
-    if (context.table.closing() > kMostClosing) return accept_after(kCloseFirst);
-    start_once(accepting, [this](Pending pending) {
+    for (Listener& listener : listeners) accept(listener);
+  }
+
+  // Waits for the next connection, if nothing does yet. The I/O threads take turns.
+  void accept(Listener& listener) {
+    if (context.table.closing() > kMostClosing) return accept_after(listener, kCloseFirst);
+    start_once(listener.accepting, [this, &listener](Pending pending) {
       next_context = (next_context + 1) % contexts.size();
-      acceptor.async_accept(*contexts[next_context],
-                            [this, pending = std::move(pending)](error_code error, tcp::socket socket) mutable {
-                              if (error == asio::error::operation_aborted) return;
-                              pending.end();
-                              if (error) return retry_accept(error);
-                              try {
-                                open(std::move(socket));
-                              } catch (const std::exception& e) {
-                                report("a new connection is dropped", e.what());
-                              }
-                              accept();
-                            });
+      listener.acceptor.async_accept(*contexts[next_context], [this, &listener, pending = std::move(pending)](
+                                                                  error_code error, tcp::socket socket) mutable {
+        if (error == asio::error::operation_aborted) return;
+        pending.end();
+        if (error) return retry_accept(listener, error);
+        try {
+          open(std::move(socket));
+        } catch (const std::exception& e) {
+          report("a new connection is dropped", e.what());
+        }
+        accept(listener);
+      });
     });
   }
 
   // Out of file descriptors, most likely: some may be closed soon.
-  void retry_accept(const error_code& cause) {
+  void retry_accept(Listener& listener, const error_code& cause) {
     log::warning("cannot accept a connection: {}", cause.message());
-    accept_after(kRetryAfter);
+    accept_after(listener, kRetryAfter);
   }
 
-  void accept_after(std::chrono::milliseconds wait) {
-    start_once(accepting, [this, wait](Pending pending) {
-      accept_retry.expires_after(wait);
-      accept_retry.async_wait([this, pending = std::move(pending)](error_code error) mutable {
+  void accept_after(Listener& listener, std::chrono::milliseconds wait) {
+    start_once(listener.accepting, [this, &listener, wait](Pending pending) {
+      listener.retry.expires_after(wait);
+      listener.retry.async_wait([this, &listener, pending = std::move(pending)](error_code error) mutable {
         if (error) return;
         pending.end();
-        accept();
+        accept(listener);
       });
     });
   }
@@ -313,16 +296,15 @@ struct HttpServer::Impl {
   std::mutex idle_mutex;
   std::function<void()> idle_task;
   ConnectionContext context;
-  bool accepting = false, looking = false, waiting = false;  // used by the first I/O thread
+  bool looking = false, waiting = false;  // used by the first I/O thread, as the listeners are
   // One context per I/O thread. A connection stays with its context, so its handlers never run at the same time, and,
   // unlike with strands, no completed operation needs memory before its handler runs.
   std::vector<std::unique_ptr<asio::io_context>> contexts;
   asio::io_context& io;  // the first one; also accepts, and runs timers and signals
   std::optional<asio::ssl::context> tls;
-  tcp::acceptor acceptor;
-  asio::steady_timer accept_retry, look_timer;
+  std::deque<Listener> listeners;  // at least one
+  asio::steady_timer look_timer;
   size_t next_context = 0;
-  tcp::endpoint endpoint;
   asio::signal_set signals;
   std::function<void()> signal_task, look_task;
 };
@@ -337,14 +319,26 @@ HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler& handler) {
 
 HttpServer::~HttpServer() = default;
 
-int HttpServer::share_listener() const {
-  const int fd = ::fcntl(impl_->acceptor.native_handle(), F_DUPFD_CLOEXEC, 0);
-  if (fd >= 0) return fd;
-  throw Error(ErrorCode::kInternal, fmt::format("cannot share the listening socket: {}", std::strerror(errno)));
+std::vector<int> HttpServer::share_listeners() const {
+  std::vector<int> shared;
+  for (Impl::Listener& listener : impl_->listeners) {
+    const int fd = ::fcntl(listener.acceptor.native_handle(), F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+      const int error = errno;
+      for (const int open : shared) ::close(open);
+      throw Error(ErrorCode::kInternal, fmt::format("cannot share a listening socket: {}", std::strerror(error)));
+    }
+    shared.push_back(fd);
+  }
+  return shared;
 }
 
-int HttpServer::port() const { return impl_->endpoint.port(); }
-bool HttpServer::loopback() const { return impl_->endpoint.address().is_loopback(); }
+int HttpServer::port() const { return impl_->listeners.front().acceptor.local_endpoint().port(); }
+bool HttpServer::loopback() const {
+  return std::all_of(impl_->listeners.begin(), impl_->listeners.end(), [](const Impl::Listener& listener) {
+    return listener.acceptor.local_endpoint().address().is_loopback();
+  });
+}
 bool HttpServer::tls() const { return impl_->tls.has_value(); }
 int64_t HttpServer::body_bytes() const { return impl_->context.bodies.used(); }
 int HttpServer::connections() const { return impl_->context.table.open(); }

@@ -1,10 +1,11 @@
-// The HTTP transport: a listener, its connections with their limits and timeouts, and TLS. It knows no routes.
+// The HTTP transport: listeners, their connections with their limits and timeouts, and TLS. It knows no routes.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "server/http/http.h"
 #include "server/http/parser.h"
@@ -12,9 +13,10 @@
 namespace sluice::server {
 
 struct HttpServerOptions {
-  std::string host = "127.0.0.1";
+  std::string host = "127.0.0.1";  // addresses or names, with commas between them
   int port = 0;
-  int listener = -1;  // a socket that listens already; the server takes it over, and host and port are not used
+  // Sockets that listen already: the server takes them over, and host and port are not used. Empty: there are none.
+  std::vector<int> listeners;
   std::string certificate_file, key_file;  // PEM; both empty: no TLS
   HttpLimits limits;
   int64_t total_body_bytes = 1 << 30;  // bodies of all requests together; 0: no limit
@@ -36,12 +38,12 @@ class HttpServer {
   HttpServer(const HttpServerOptions& options, HttpHandler& handler);
   ~HttpServer();
 
-  // Another descriptor of the listening socket, for HttpServerOptions::listener of the server that follows this one.
-  // The caller owns it. Connections that wait to be accepted stay. Throws Error if there is no descriptor left.
-  int share_listener() const;
+  // Other descriptors of the listening sockets, for HttpServerOptions::listeners of the server that follows this one.
+  // The caller owns them. Connections that wait to be accepted stay. Throws Error if there is no descriptor left.
+  std::vector<int> share_listeners() const;
 
   int port() const;
-  bool loopback() const;  // bound to an address that only this machine reaches
+  bool loopback() const;  // bound to addresses that only this machine reaches
   bool tls() const;
   int connections() const;
   int64_t body_bytes() const;  // of request bodies that are held now

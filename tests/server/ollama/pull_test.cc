@@ -57,7 +57,7 @@ class PullTest : public ServerTest {
                     },
                     .get = [this](const std::string& name, PullProgress& p) { return download(name, p); }};
     const auto pulls = allow ? std::make_shared<Pulls>(models, std::move(from)) : nullptr;
-    server = std::make_unique<Server>(models, options, -1, pulls);
+    server = std::make_unique<Server>(models, options, std::vector<int>(), pulls);
     port = server->port();
     thread = std::thread([this] { server->run(); });
   }
