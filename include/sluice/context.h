@@ -34,14 +34,16 @@ inline void set_context_shift(Request& request, bool by_default) {
   if (!request.context_shift && !request.beams) request.context_shift = by_default;
 }
 
-// Keeps the last tokens of a prompt, as request.truncate_prompt says.
+// Cuts a prompt as request.truncate_prompt and truncation_keeps_start say.
 inline void truncate_prompt(Request& request, int context) {
   if (!request.truncate_prompt) return;
   const bool one = request.max_tokens_is_default || request.context_shift.value_or(false);
   const int completion = one ? 1 : request.sampling.max_tokens.value_or(1);
   const int most = *request.truncate_prompt >= 0 ? *request.truncate_prompt : std::max(1, context - completion);
   const auto length = static_cast<int64_t>(request.prompt.size());
-  if (length > most) request.prompt.erase(request.prompt.begin(), request.prompt.end() - most);
+  if (length <= most) return;
+  if (request.truncation_keeps_start) return request.prompt.resize(static_cast<size_t>(most));
+  request.prompt.erase(request.prompt.begin(), request.prompt.end() - most);
 }
 
 // Truncates the prompt if that is asked for. Throws Error(kInvalidRequest) unless prompt and completion fit `context`

@@ -68,9 +68,11 @@ struct Request {
   std::vector<TokenId> prompt{};                // at least one token
   std::string prompt_param = "prompt";          // name of the request's field in errors about the prompt
   std::string max_tokens_param = "max_tokens";  // the same for sampling.max_tokens
-  // Most tokens of the prompt: its last ones are kept (sluice/context.h). -1: as many as fit beside the completion.
+  // Most tokens of the prompt, of which the others are cut off (sluice/context.h). -1: as many as fit beside the
+  // completion.
   std::optional<int> truncate_prompt{};
-  bool returns_prompt = false;  // the first event has the prompt's tokens
+  bool truncation_keeps_start = false;  // the first tokens are kept, not the last ones
+  bool returns_prompt = false;          // the first event has the prompt's tokens
   SamplingParams sampling{};
   std::optional<GrammarSpec> grammar{};  // compiled before the request runs
   std::string tool_syntax{};             // answers are parsed for calls in this syntax; empty: they are text

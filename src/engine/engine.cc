@@ -315,6 +315,9 @@ class EngineImpl final : public TextEngine {
         {"block_size", std::to_string(scheduler_options_.block_size)},
         {"cache_dtype", std::string(loaded_.plan.kv_dtype->name)},
         {"enable_prefix_caching", scheduler_options_.prefix_caching ? "True" : "False"},
+        {"kv_cache_max_concurrency",
+         fmt::format("{:.2f}", static_cast<double>(info_.kv_cache_tokens) / info_.max_model_len)},
+        {"kv_cache_size_tokens", std::to_string(info_.kv_cache_tokens)},
         {"num_cpu_blocks", std::to_string(loaded_.plan.blocks)},
         {"num_gpu_blocks", std::to_string(loaded_.plan.blocks)}};  // routers read this one, on whatever device
     families.push_back(

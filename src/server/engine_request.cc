@@ -61,7 +61,24 @@ void expect_generates(const Call& call) {
   if (call.info().task != Task::kGenerate) refuse_task(call, "generate text");
 }
 
+static void apply_n_predict(Call& call) {
+  auto& fields = call.fields.of<GenerationFields>();
+  if (!fields.n_predict) return;
+  if (fields.n_predict == 0) {
+    throw invalid_value("n_predict", "Invalid 'n_predict': expected -1 or at least 1, but got 0.");
+  }
+  if (fields.has_max_tokens || fields.max_tokens_name != "max_tokens") {
+    throw ApiError{
+        .message = fmt::format("Setting both '{}' and 'n_predict' is not supported.", fields.max_tokens_name),
+        .param = "n_predict",
+        .code = "invalid_parameter_combination"};
+  }
+  fields.max_tokens_name = "n_predict";
+  call.fields.of<SamplingParams>().max_tokens = fields.n_predict > 0 ? fields.n_predict : std::nullopt;
+}
+
 void check_generation(Call& call, bool echo) {
+  apply_n_predict(call);
   const auto& fields = call.fields.of<GenerationFields>();
   const auto& sampling = call.fields.of<SamplingParams>();
   if (fields.has_max_tokens && sampling.max_tokens == 0 && !echo) {
@@ -115,6 +132,7 @@ Request base_request(Call& call) {
   request.context_keep = fields.context_keep;
   request.max_tokens_param = fields.max_tokens_name;
   request.truncate_prompt = fields.truncate_prompt;
+  request.truncation_keeps_start = fields.keeps_start;
   request.returns_prompt = fields.return_token_ids;
   request.priority = fields.priority;
   request.cache_salt = cache_salt(call.tenant, fields.cache_salt);

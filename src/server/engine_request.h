@@ -33,8 +33,10 @@ struct GenerationFields {
   bool include_usage = false;
   bool continuous_usage = false;
   bool has_max_tokens = false;                      // the client gave it; else it is the model's default
+  std::optional<int> n_predict;                     // llama.cpp's: it gives way to the context; -1: up to it
   std::string_view max_tokens_name = "max_tokens";  // the request's field
   std::optional<int> truncate_prompt;
+  bool keeps_start = false;  // truncation leaves the first tokens, not the last ones
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
   std::optional<GrammarSpec> grammar;
@@ -73,7 +75,7 @@ struct SpecialTokenFields {
 void expect_generates(const Call& call);
 [[noreturn]] void refuse_task(const Call& call, std::string_view what);  // "give embeddings"
 
-// Rules between fields of generation. `echo`: max_tokens may be 0. Throws ApiError.
+// Rules between fields of generation; n_predict becomes max_tokens. `echo`: max_tokens may be 0. Throws ApiError.
 void check_generation(Call& call, bool echo);
 
 // The grammar of a JSON schema in a request. Objects that declare properties have no others, unless the schema says so.

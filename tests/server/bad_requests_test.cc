@@ -111,7 +111,11 @@ TEST_F(BadRequests, Chat) {
        {messages_body(R"([{"role":"user","content":"raise"}])"), "messages", ""},
        {chat_body(R"("best_of":2)"), "best_of", "unsupported_parameter"},
        {chat_body(R"("logprob_token_ids":[42])"), "logprob_token_ids", "unsupported_parameter"},
-       {chat_body(R"("truncation_side":"right")"), "truncation_side", "unsupported_parameter"},
+       {chat_body(R"("truncation_side":"middle")"), "truncation_side", "invalid_value"},
+       {chat_body(R"("n_predict":0)"), "n_predict", "invalid_value"},
+       {chat_body(R"("n_predict":-2)"), "n_predict", "integer_below_min_value"},
+       {chat_body(R"("n_predict":5,"max_tokens":5)"), "n_predict", "invalid_parameter_combination"},
+       {chat_body(R"("n_predict":5,"max_completion_tokens":5)"), "n_predict", "invalid_parameter_combination"},
        {chat_body(R"("tools":[{"type":"function"}])"), "tools[0].function", "missing_required_parameter"},
        {chat_body(R"("tools":[{"type":"function","function":{"name":""}}])"), "tools[0].function.name",
         "invalid_value"},
@@ -314,23 +318,12 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
 
 // What other servers constrain or sample by is never ignored.
 TEST_F(BadRequests, FieldsOfOtherServersAreRefusedByName) {
-  const std::vector<std::pair<std::string, std::string>> fields = {{"logprob_token_ids", "[1]"},
-                                                                   {"truncation_side", R"("right")"},
-                                                                   {"stop_regex", R"("a+")"},
-                                                                   {"mirostat_mode", "2"},
-                                                                   {"penalty_alpha", "0.6"},
-                                                                   {"dynamic_temperature", "true"},
-                                                                   {"min_keep", "3"},
-                                                                   {"lora_request", "{}"},
-                                                                   {"lora_path", R"("a")"},
-                                                                   {"logits_processors", R"(["a"])"},
-                                                                   {"n_predict", "5"},
-                                                                   {"max_new_tokens", "5"},
-                                                                   {"repeat_penalty", "1.1"},
-                                                                   {"options", R"({"a":1})"},
-                                                                   {"format", R"("json")"},
-                                                                   {"sampling_seed", "5"},
-                                                                   {"tfs_z", "0.5"}};
+  const std::vector<std::pair<std::string, std::string>> fields = {
+      {"logprob_token_ids", "[1]"}, {"stop_regex", R"("a+")"},       {"mirostat_mode", "2"},
+      {"penalty_alpha", "0.6"},     {"dynamic_temperature", "true"}, {"min_keep", "3"},
+      {"lora_request", "{}"},       {"lora_path", R"("a")"},         {"logits_processors", R"(["a"])"},
+      {"max_new_tokens", "5"},      {"repeat_penalty", "1.1"},       {"options", R"({"a":1})"},
+      {"format", R"("json")"},      {"sampling_seed", "5"},          {"tfs_z", "0.5"}};
   start();
   TestClient client(port);
   for (const auto& [name, value] : fields) {
@@ -361,8 +354,8 @@ TEST_F(BadRequests, RefusalsSayWhatIsAccepted) {
     return post("/v1/chat/completions", chat_body(more)).json()["error"]["message"].get<std::string>();
   };
   EXPECT_EQ(message(R"("tfs_z":0.5)"), "Unsupported parameter: 'tfs_z' is not supported. Accepted: null or 1.");
-  EXPECT_EQ(message(R"("n_predict":5)"),
-            "Unsupported parameter: 'n_predict' is not supported. Accepted: null. Use 'max_tokens'.");
+  EXPECT_EQ(message(R"("max_new_tokens":5)"),
+            "Unsupported parameter: 'max_new_tokens' is not supported. Accepted: null. Use 'max_tokens'.");
 }
 
 TEST_F(BadRequests, LargeFieldsAreRefusedEarly) {

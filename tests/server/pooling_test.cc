@@ -32,6 +32,16 @@ TEST_F(Pooling, Embeddings) {
   EXPECT_EQ(embed({"ab", "c"}).json()["data"][1]["embedding"], Json({2, 257, 99, 0}));
   EXPECT_EQ(embed({5, 6}).json()["data"][0]["embedding"], Json({2, 5, 6, 0}));
   EXPECT_EQ(embed(Json::array({{5, 6}, {7}})).json()["data"][1]["embedding"], Json({1, 7, 7, 0}));
+  const Json parts = {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}};
+  for (const Json& text : {Json({{"prompt_string", "ab"}}), Json({{"content", parts}})}) {
+    EXPECT_EQ(embed(text).json()["data"][0]["embedding"], Json({3, 257, 98, 0}));
+    EXPECT_EQ(embed(Json::array({"c", text})).json()["data"][1]["embedding"], Json({3, 257, 98, 0}));
+  }
+  expect_error(embed({{"content", "ab"}}), 400, "input.content", "invalid_type");
+  expect_error(embed({{"content", Json::array({{{"type", "image_url"}}})}}), 400, "input.content[0].type",
+               "unsupported_parameter");
+  expect_error(embed({{"prompt_string", "a"}, {"multimodal_data", {"AAAA"}}}), 400, "input.multimodal_data",
+               "unsupported_parameter");
   EXPECT_EQ(embed("ab", {{"dimensions", 2}}).json()["data"][0]["embedding"], Json({3, 257}));
   EXPECT_EQ(embed("abcdef", {{"truncate_prompt_tokens", 3}}).json()["usage"]["prompt_tokens"], 3);
   EXPECT_TRUE(embed("ab", {{"normalize", false}}).status == 200 && engine.last_pooling().normalize == false);

@@ -10,7 +10,7 @@
 #include "server/gate.h"
 #include "server/llamacpp/format.h"
 #include "server/llamacpp/settings.h"
-#include "server/members.h"
+#include "server/text_object.h"
 
 namespace sluice::server {
 namespace {
@@ -19,12 +19,11 @@ using Type = Parameter::Type;
 
 constexpr size_t kMostBiases = 1024;
 
-// -1 and -2 stand for as many tokens as the context holds.
+// -1 and -2 stand for as many tokens as the context holds, and no other number is beyond it.
 void set_n_predict(Fields& f, const Json& v) {
   const int tokens = v.get<int>();
   if (tokens == 0) throw invalid_value("n_predict", "Invalid 'n_predict': expected -2, -1 or at least 1, but got 0.");
   f.of<SamplingParams>().max_tokens = tokens > 0 ? std::optional(tokens) : std::nullopt;
-  f.of<GenerationFields>().has_max_tokens = tokens > 0;
   f.of<GenerationFields>().max_tokens_name = "n_predict";
 }
 
@@ -48,7 +47,7 @@ constexpr auto kLlamaSettings = std::to_array<Parameter>({
      .min = -2,
      .max = kIntMax,
      .fallback = "-1",
-     .help = "the most tokens to generate; -1 and -2: up to the context",
+     .help = "the most tokens to generate; the answer ends where the context does, at the latest; -1 and -2: there",
      .set = set_n_predict},
     {.name = "stream",
      .type = Type::kBoolean,
@@ -178,20 +177,8 @@ std::vector<std::pair<TokenId, float>> biases(const Call& call, const Json& valu
 
 std::span<const Parameter> llama_parameters() { return kLlamaParameters; }
 
-// {"prompt_string": "..."} is a text that may come with media, which are refused.
-static const Json& text_of_object(const Json& prompt, const FieldPath& path) {
-  for (const auto& [key, value] : prompt.items()) {
-    const FieldPath inner = path / key;
-    if (key == "prompt_string" || value.is_null() || (key == "multimodal_data" && value.empty())) continue;
-    throw unsupported_parameter(inner.str(), "is not supported: models read text only");
-  }
-  const Json& text = required_member(prompt, "prompt_string", path);
-  expect_string(text, path / "prompt_string");
-  return text;
-}
-
 std::vector<TokenId> llama_tokens(const Call& call, const Json& prompt, bool add_special, const FieldPath& path) {
-  if (prompt.is_object()) return llama_tokens(call, text_of_object(prompt, path), add_special, path);
+  if (prompt.is_object()) return tokenize_text(call, text_of_object(prompt, path), add_special, path);
   if (prompt.is_string()) return tokenize_text(call, prompt.get_ref<const std::string&>(), add_special, path);
   if (!prompt.is_array()) throw invalid_type(path, "one of a string or array of token ids and strings", prompt);
   std::vector<TokenId> tokens;
@@ -231,7 +218,7 @@ void llama_generate(Call& call, std::vector<Request> requests, std::vector<std::
   job.format = std::make_unique<LlamaFormat>(
       call.model.engine, LlamaAnswerOptions{.model = call.model.name,
                                             .prompts = std::move(prompts),
-                                            .settings = llama_settings(job.requests.front().sampling),
+                                            .settings = llama_settings(job.requests.front().sampling, call.info()),
                                             .stream = job.stream,
                                             .tokens = fields.return_tokens,
                                             .top_tokens = fields.n_probs,

@@ -16,20 +16,23 @@ namespace {
 void props(Call& call) {
   if (call.model.name.empty()) throw model_not_named(call.models.names());
   const ModelInfo& model = call.info();
-  call.send({.body = dump_json({{"default_generation_settings",
-                                 {{"n_ctx", model.max_model_len}, {"params", llama_settings(model.default_sampling)}}},
-                                {"model_alias", call.model.name},
-                                {"model_path", model.path},
-                                {"modalities", {{"vision", false}, {"audio", false}}},
-                                {"build_info", fmt::format("sluice {}", kVersion)}})});
+  call.send(
+      {.body = dump_json({{"default_generation_settings",
+                           {{"n_ctx", model.max_model_len}, {"params", llama_settings(model.default_sampling, model)}}},
+                          {"model_alias", call.model.name},
+                          {"model_path", model.path},
+                          {"modalities", {{"vision", false}, {"audio", false}}},
+                          {"build_info", fmt::format("sluice {}", kVersion)}})});
 }
 
-// A slot for each sequence that runs: there is no fixed number of them.
+// A slot for each sequence that runs, and an idle one, which the next sequence gets: their number is not fixed.
 void slots(Call& call) {
   Json list = Json::array();
   for (const ServedModel& model : call.models.engines()) {
-    for (int i = 0; i < model.engine->health().running; ++i) {
-      list.push_back({{"id", list.size()}, {"is_processing", true}, {"n_ctx", model.engine->model().max_model_len}});
+    const int running = model.engine->health().running;
+    for (int i = 0; i <= running; ++i) {
+      list.push_back(
+          {{"id", list.size()}, {"is_processing", i < running}, {"n_ctx", model.engine->model().max_model_len}});
     }
   }
   call.send({.body = dump_json(list)});
@@ -53,7 +56,7 @@ const EndpointInfo slots_endpoint{.name = "llama.cpp slots",
                                   .method = "GET",
                                   .paths = {"/slots"},
                                   .flags = Route::kQuick,
-                                  .help = "the sequences that run, for llama.cpp's clients",
+                                  .help = "the sequences that run and an idle slot, for llama.cpp's clients",
                                   .run = slots};
 const EndpointInfo template_endpoint{.name = "llama.cpp apply-template",
                                      .dialect = &kLlamaCpp,
@@ -66,12 +69,15 @@ const Registry<EndpointInfo> registered_props{props_endpoint}, registered_slots{
 
 }  // namespace
 
-Json llama_settings(const SamplingParams& sampling) {
+Json llama_settings(const SamplingParams& sampling, const ModelInfo& model) {
   Json stop = Json::array();
   for (const std::string& text : sampling.stop) stop.push_back(text);
   Json biases = Json::array();  // JSON has no infinity: null stands for never
   for (const auto& [id, bias] : sampling.logit_bias) {
     biases.push_back({{"token", id}, {"bias", std::isfinite(bias) ? Json(bias) : Json()}});
+  }
+  if (sampling.ignore_eos) {
+    for (const TokenId id : model.eos_token_ids) biases.push_back({{"token", id}, {"bias", Json()}});
   }
   Json settings = {{"n_predict", sampling.max_tokens.value_or(-1)},
                    {"seed", sampling.seed.value_or(-1)},

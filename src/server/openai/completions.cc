@@ -288,6 +288,11 @@ void check_completion(Call& call, size_t prompts) {
                  .code = "too_many_sequences"};
 }
 
+void set_default_length(Call& call) {
+  const auto& generation = call.fields.of<GenerationFields>();
+  if (!generation.has_max_tokens && !generation.n_predict) call.fields.of<SamplingParams>().max_tokens = kMaxTokens;
+}
+
 Request request_of(Call& call, const PromptItem& item) {
   Request request = base_request(call);
   request.best_of = call.fields.of<CompletionFields>().best_of;
@@ -312,9 +317,9 @@ void run_completion(Call& call) {
   check_generation(call, fields.echo);
   const std::vector<PromptItem> items = prompt_items(fields.prompt);
   check_completion(call, items.size());
-  if (!sampling.max_tokens || !generation.has_max_tokens) sampling.max_tokens = kMaxTokens;
+  set_default_length(call);
   CompletionOptions more;
-  more.discard_output = fields.echo && *sampling.max_tokens == 0;
+  more.discard_output = fields.echo && sampling.max_tokens == 0;
   more.prompt_logprobs = sampling.prompt_logprobs.has_value();
   const bool logprobs = sampling.logprobs.has_value();
   const int top = sampling.logprobs.value_or(0);
@@ -394,7 +399,7 @@ Request openai_completion_request(Call& call) {
   if (items.size() != 1) {
     throw invalid_value("prompt", fmt::format("Invalid 'prompt': expected one prompt, but got {}.", items.size()));
   }
-  if (!call.fields.of<GenerationFields>().has_max_tokens) call.fields.of<SamplingParams>().max_tokens = kMaxTokens;
+  set_default_length(call);
   return request_of(call, items[0]);
 }
 

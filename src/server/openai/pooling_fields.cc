@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "server/rows.h"
+#include "server/text_object.h"
 
 namespace sluice::server {
 namespace {
@@ -65,8 +66,8 @@ constexpr auto kInput = std::to_array<Parameter>({
      .type = Type::kAny,
      .max_bytes = kTextsBytes,
      .fallback = "required, unless there are messages",
-     .help = "a string, an array of strings, an array of token ids or an array of arrays of token ids; at most 2048 "
-             "texts",
+     .help = "a string, an array of token ids, or an array of such inputs, at most 2048; also llama.cpp's objects with "
+             "prompt_string or content, in place of a string",
      .set = assign<&PoolingFields::input>},
     {.name = "encoding_format",
      .type = Type::kString,
@@ -184,7 +185,7 @@ std::vector<PooledText> input_texts(Call& call, const Json& input, const std::st
       texts.push_back({.tokens = expect_token_ids(value, where, call.info().vocab_size), .types = {}});
       return;
     }
-    const std::string& text = expect_string(value, where);
+    const std::string text = value.is_object() ? text_of_object(value, where) : expect_string(value, where);
     if (text.empty()) throw invalid_value(where, fmt::format("Invalid '{}': it has no text.", where.str()));
     if (call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(true)) {
       texts.push_back(encode_text(call, before + text, {}, where));
@@ -199,13 +200,13 @@ std::vector<PooledText> input_texts(Call& call, const Json& input, const std::st
                    .code = "invalid_parameter_combination"};
   }
   if (input.is_null()) throw missing_parameter(path.str());
-  if (input.is_string() || (input.is_array() && !input.empty() && all_integers(input))) {
+  if (input.is_string() || input.is_object() || (input.is_array() && !input.empty() && all_integers(input))) {
     add(input, path);
   } else if (input.is_array()) {
     expect_array(input, path, 1, kMostTexts);
     for (size_t i = 0; i < input.size(); ++i) add(input[i], path[i]);
   } else {
-    throw invalid_type(path, "a string or an array", input);
+    throw invalid_type(path, "a string, an array or an object", input);
   }
   return texts;
 }

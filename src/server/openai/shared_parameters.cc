@@ -38,6 +38,13 @@ void set_truncation(Fields& f, const Json& v) {
   f.of<GenerationFields>().truncate_prompt = most;
 }
 
+void set_truncation_side(Fields& f, const Json& v) {
+  constexpr std::string_view kSides[] = {"left", "right"};
+  const auto& side = v.get_ref<const std::string&>();
+  expect_one_of(side, "truncation_side", kSides);
+  f.of<GenerationFields>().keeps_start = side == "right";
+}
+
 // A client that sends an empty salt wants to be alone, and would not be.
 void set_cache_salt(Fields& f, const Json& v) {
   const auto& salt = v.get_ref<const std::string&>();
@@ -140,6 +147,13 @@ constexpr auto kLength = std::to_array<Parameter>({
      .fallback = "chat: up to the context; completions: 16",
      .help = "the most tokens to generate; at least 1, or 0 with echo",
      .set = set_max_tokens},
+    {.name = "n_predict",
+     .type = Type::kInteger,
+     .min = -1,
+     .max = kIntMax,
+     .fallback = "max_tokens",
+     .help = "llama.cpp's max_tokens, at least 1: the answer ends where the context does, at the latest; -1: there",
+     .set = assign<&GenerationFields::n_predict>},
     {.name = "n",
      .type = Type::kInteger,
      .min = 1,
@@ -298,8 +312,14 @@ constexpr auto kForm = std::to_array<Parameter>({
      .min = -1,
      .max = kIntMax,
      .fallback = "none",
-     .help = "keep so many tokens of the end of a longer prompt; -1: as many as fit beside max_tokens",
+     .help = "keep so many tokens of a longer prompt; -1: as many as fit beside max_tokens",
      .set = set_truncation},
+    {.name = "truncation_side",
+     .type = Type::kString,
+     .max_bytes = kLabelBytes,
+     .fallback = "left",
+     .help = "which end of a longer prompt is cut off: left or right",
+     .set = set_truncation_side},
     {.name = "priority",
      .type = Type::kInteger,
      .min = -kIntMax,
@@ -405,12 +425,10 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("custom_logit_processor", {}, "Use 'logit_bias'"),
     refused("max_new_tokens", {}, "Use 'max_tokens'"),
     refused("min_new_tokens", {}, "Use 'min_tokens'"),
-    refused("n_predict", {}, "Use 'max_tokens'"),
     refused("n_probs", "[0]", "Use 'logprobs'"),
     refused("logprob_token_ids", "[[]]", "Use 'logprobs'"),
     refused("return_progress", "[false]"),
     refused("timings_per_token", "[false]", "Use /completion, or 'stream_options'"),
-    refused("truncation_side", R"(["left"])"),
     // Adapters, Ollama's fields, and what changes the answer's form
     refused("lora_request"),
     refused("lora_path"),

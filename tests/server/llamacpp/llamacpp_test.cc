@@ -36,6 +36,7 @@ TEST_F(LlamaCpp, WholeAnswer) {
   const Json word = complete({{"n_predict", -1}, {"stop", Json::array({"i"})}}).json();
   EXPECT_EQ(word["stop_type"], "word");
   EXPECT_EQ(word["stopping_word"], "i");
+  EXPECT_EQ(complete({{"n_predict", 5000}}).json()["generation_settings"]["n_predict"], 4093) << "up to the context";
   const Json ids = complete({{"n_predict", -1}, {"prompt", Json::array({104, 105})}}).json();
   EXPECT_EQ(ids["stop_type"], "eos");
   EXPECT_EQ(ids["content"], "hi");
@@ -107,7 +108,9 @@ TEST_F(LlamaCpp, APromptWithoutTheCache) {
 }
 
 TEST_F(LlamaCpp, FieldsReachTheEngine) {
-  complete({{"seed", -1}, {"repeat_penalty", 1.5}, {"top_k", 5}, {"ignore_eos", true}});
+  const Json answer = complete({{"seed", -1}, {"repeat_penalty", 1.5}, {"top_k", 5}, {"ignore_eos", true}}).json();
+  EXPECT_EQ(answer["generation_settings"]["logit_bias"],
+            Json::array({{{"token", FakeEngine::kEos}, {"bias", nullptr}}}));
   EXPECT_FALSE(engine.last_request().sampling.seed);
   EXPECT_EQ(engine.last_request().sampling.repetition_penalty, 1.5);
   EXPECT_EQ(engine.last_request().sampling.top_k, 5);
@@ -128,6 +131,8 @@ TEST_F(LlamaCpp, SeveralPrompts) {
   EXPECT_EQ(complete({{"prompt", {"a", 98}}, {"n_predict", -1}}).json()["content"], "ab") << "a text and a token";
   EXPECT_EQ(engine.last_request().prompt, (std::vector<TokenId>{FakeEngine::kBos, 'a', 'b'}));
   EXPECT_EQ(complete({{"prompt", {{"prompt_string", "ab"}}}, {"n_predict", -1}}).json()["content"], "ab");
+  const Json parts = {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}};
+  EXPECT_EQ(complete({{"prompt", {{"content", parts}}}, {"n_predict", -1}}).json()["content"], "ab");
   expect_refused(complete({{"prompt", {{"prompt_string", "ab"}, {"multimodal_data", {"x"}}}}}), 400,
                  "invalid_request_error", "'prompt.multimodal_data'");
   std::map<int, std::string> texts;
@@ -183,11 +188,11 @@ TEST_F(LlamaCpp, Listings) {
   const Json props = get("/props").json();
   EXPECT_EQ(props["model_alias"], "fake");
   EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 4096);
-  EXPECT_EQ(get("/slots").json(), Json::array());
+  EXPECT_EQ(get("/slots").json(), Json::array({{{"id", 0}, {"is_processing", false}, {"n_ctx", 4096}}}));
   engine.stalled = true;
   TestClient client(port);
   client.send(post_text("/completion", R"({"prompt":"hi"})"));
-  EXPECT_TRUE(eventually([&] { return get("/slots").json().size() == 1; }));
+  EXPECT_TRUE(eventually([&] { return get("/slots").json().size() == 2; }));
   engine.stalled = false;
   EXPECT_EQ(client.read_response().status, 200);
   EXPECT_EQ(post("/apply-template", R"({"messages":[{"role":"user","content":"hi"}]})").json()["prompt"], "user:hi|>");
@@ -231,7 +236,8 @@ TEST_F(LlamaCpp, Errors) {
   expect_refused(complete({{"prompt", {104, nullptr}}}), 400, "invalid_request_error", "'prompt[1]'");
   expect_refused(complete({{"prompt", {{104, 300}}}}), 400, "invalid_request_error", "'prompt[0][1]'");
   expect_refused(complete({{"n_predict", 0}}), 400, "invalid_request_error", "'n_predict'");
-  expect_refused(complete({{"n_predict", 5000}}), 400, "exceed_context_size_error", "context");
+  const std::string longer(5000, 'a');
+  expect_refused(complete({{"prompt", longer}}), 400, "exceed_context_size_error", "context");
   expect_refused(complete({{"n_keep", -2}}), 400, "invalid_request_error", "'n_keep'");
   expect_refused(complete({{"mirostat", 3}}), 400, "invalid_request_error", "'mirostat'");
   expect_refused(complete({{"model", "other"}}), 404, "not_found_error", "`fake`");

@@ -282,6 +282,8 @@ TEST_F(OpenAi, TokensNamedByTheirIds) {
 TEST_F(OpenAi, PromptsAreTruncated) {
   const auto text = [&](const Json& fields) { return completion(fields).json()["choices"][0]["text"]; };
   EXPECT_EQ(text({{"prompt", "hello"}, {"truncate_prompt_tokens", 2}}), "lo");
+  EXPECT_EQ(text({{"prompt", "hello"}, {"truncate_prompt_tokens", 2}, {"truncation_side", "right"}}), "he");
+  EXPECT_EQ(text({{"prompt", "hello"}, {"truncate_prompt_tokens", 2}, {"truncation_side", "left"}}), "lo");
   EXPECT_EQ(text({{"prompt", "hello"}, {"truncate_prompt_tokens", 9}}), "hello");
   EXPECT_EQ(text({{"prompt", "hello"}, {"truncate_prompt_tokens", 2}, {"echo", true}}), "lolo");
   const int context = engine.info().max_model_len;
@@ -293,6 +295,17 @@ TEST_F(OpenAi, PromptsAreTruncated) {
   const TestResponse zero = completion({{"truncate_prompt_tokens", 0}});
   EXPECT_EQ(zero.status, 400);
   EXPECT_EQ(zero.json()["error"]["param"], "truncate_prompt_tokens");
+}
+
+TEST_F(OpenAi, TheLengthHasLlamaCppsNameToo) {
+  const auto text = [&](int length) {
+    return completion({{"prompt", std::string(40, 'a')}, {"n_predict", length}}).json()["choices"][0]["text"];
+  };
+  EXPECT_EQ(text(5), "aaaaa");
+  EXPECT_EQ(text(-1), std::string(40, 'a')) << "not the 16 tokens of OpenAI's default";
+  EXPECT_EQ(chat({{"n_predict", 3}}).json()["usage"]["completion_tokens"], 3);
+  chat({{"n_predict", -1}});
+  EXPECT_TRUE(engine.last_request().max_tokens_is_default);
 }
 
 TEST_F(OpenAi, GoesOnWithTheLastMessage) {
