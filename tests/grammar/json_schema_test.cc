@@ -121,6 +121,38 @@ TEST(JsonSchema, RefusesUnknownDialects) {
   }
 }
 
+TEST(JsonSchema, ChoicesMayContainThemselves) {
+  const Json tree = Json::parse(R"({"$ref": "#/$defs/tree", "$defs": {"tree": {"oneOf": [{"type": "null"},
+      {"type": "object", "properties": {"a": {"$ref": "#/$defs/tree"}}, "required": ["a"]},
+      {"type": "object", "properties": {"a": {"$ref": "#/$defs/tree"}}, "required": ["a", "b"]}]}}})");
+  EXPECT_TRUE(is_valid(tree, {{"a", {{"a", nullptr}}}}));
+  EXPECT_FALSE(is_valid(tree, {{"a", {{"a", 1}}}}));
+  EXPECT_FALSE(is_valid(tree, {{"a", {{"a", nullptr}, {"b", 1}}}})) << "both objects match";
+  const Json list = Json::parse(R"({"$ref": "#/$defs/list", "$defs": {"list": {"oneOf": [{"type": "null"},
+      {"type": "array", "items": [{"$ref": "#/$defs/list"}, {"type": "number"}], "minItems": 1, "maxItems": 2},
+      {"type": "array", "items": [{"$ref": "#/$defs/list"}], "minItems": 2}]}}})");
+  EXPECT_TRUE(is_valid(list, Json::parse("[[null]]")));
+  EXPECT_TRUE(is_valid(list, Json::parse("[null, [null], null]")));
+  EXPECT_FALSE(is_valid(list, Json::parse("[null, 1]"))) << "both arrays match";
+}
+
+// Each definition's oneOf asks for the next one's normal form.
+TEST(JsonSchema, LongChainsOfChoicesNeedLittleStack) {
+  Json definitions = Json::object();
+  for (int i = 0; i < 2000; ++i) {
+    const Json next = {{"$ref", "#/$defs/" + std::to_string(i + 1)}};
+    const Json object = {{"type", "object"}, {"properties", {{"a", next}}}, {"required", {"a"}}};
+    Json other = object;
+    other["required"] = {"a", "b"};
+    definitions[std::to_string(i)] = {{"oneOf", {object, other}}};
+  }
+  definitions["2000"] = {{"type", "null"}};
+  try {
+    EXPECT_FALSE(is_valid({{"$ref", "#/$defs/0"}, {"$defs", definitions}}, {{"a", nullptr}}));
+  } catch (const GrammarError&) {  // a limit of steps or memory
+  }
+}
+
 TEST(JsonSchema, CountsWhatIsEvaluatedByAllThatMatches) {
   const Json any = Json::parse(R"({"anyOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]},
       {"properties": {"b": {"type": "null"}}, "required": ["b"]}], "unevaluatedProperties": false})");

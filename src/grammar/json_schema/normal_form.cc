@@ -11,6 +11,7 @@
 namespace sluice::grammar::json_schema {
 namespace {
 
+constexpr int kMostForming = 6;           // normal forms within each other; each may need 1 MiB of stack
 constexpr int kDeepestApplicator = 200;  // applicators within each other, as of references that lead to themselves
 constexpr size_t kMostAlternatives = 4096;
 
@@ -92,13 +93,26 @@ const Alternatives& Document::normal_form(const Goal& goal) {
   std::unique_ptr<Alternatives>& form = forms_[goal];
   if (!form) {
     // Other values than the one at hand are evaluated apart from it.
-    const Changed watched(watched_, 0), unseen(unseen_, 0);
+    const Changed watched(watched_, 0), unseen(unseen_, 0), forming(forming_, forming_ + 1);
     Alternatives all;
     for (const Type type : kTypes) add(all, {.type = type});
     for (const Condition& condition : goal) all = apply(all, condition, 0);
     forms_[goal] = std::make_unique<Alternatives>(std::move(all));
   }
   return *forms_[goal];
+}
+
+// Schemas that refer to each other ask for each other's normal forms, for instance a oneOf of objects with members of
+// its own kind.
+bool Document::impossible(const Goal& goal) {
+  const auto allows_nothing = [](const Condition& one) {
+    return one.schema->is_boolean() && one.schema->get<bool>() == one.negated;
+  };
+  if (std::any_of(goal.begin(), goal.end(), allows_nothing)) return true;
+  const auto found = forms_.find(goal);
+  const bool being_made = found != forms_.end() && found->second == nullptr;
+  if (being_made || forming_ >= kMostForming) return false;
+  return normal_form(goal).empty();
 }
 
 Alternatives Document::apply(const Alternatives& to, const Condition& condition, int depth) {

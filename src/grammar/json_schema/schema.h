@@ -91,8 +91,9 @@ class Document {
   Goal root() const { return {{&root_, false}}; }
   // The values that satisfy the goal. Throws GrammarError that names the path of what is not supported.
   const Alternatives& normal_form(const Goal& goal);
-  // Whether no value satisfies the goal, as far as that can be told quickly.
-  bool impossible(const Goal& goal) { return normal_form(goal).empty(); }
+  // Whether no value satisfies the goal, as far as that can be told quickly. False while the goal's own normal form is
+  // being made, and within too many others.
+  bool impossible(const Goal& goal);
   const Automaton& pattern(const std::string& text, const std::string& path);
   Budget& budget() { return budget_; }
   std::string path(const Json& schema) const;  // "schema.properties.x"
@@ -146,6 +147,7 @@ class Document {
   bool old_draft_ = false;      // siblings of $ref are ignored: draft 7 and before
   bool asserts_format_ = true;  // "format" is an annotation where $schema names 2019-09 or 2020-12
   int unseen_ = 0;              // schemas around this one whose rules evaluate nothing
+  int forming_ = 0;             // normal forms that are being made, one for another
   int watched_ = 0;             // schemas around this one with unevaluatedProperties or unevaluatedItems
   std::map<const Json*, Place> places_;
   std::map<std::string, const Json*> identifiers_;  // of $id, $anchor and their forms of old drafts
