@@ -36,6 +36,9 @@ class Analysis {
   bool none(NodeId node) const { return graph_.nullable[static_cast<size_t>(node)]; }
 
   bool has_text(const RegularNode& node) { return !node.language.empty(); }
+  bool has_text(const CountedNode& node) {
+    return !node.text->language.empty() && node.text->least[0] <= node.text->most;
+  }
   bool has_text(const SpecialNode&) { return true; }
   bool has_text(const SequenceNode& node) {
     budget_.step(static_cast<int64_t>(node.parts.size()));
@@ -65,6 +68,7 @@ class Analysis {
   bool has_text(const DeclaredNode& node) { return text(node.body); }
 
   bool has_empty(const RegularNode& node) { return node.language.accepts_empty(); }
+  bool has_empty(const CountedNode& node) { return node.text->language.accepts_empty(); }
   bool has_empty(const SpecialNode&) { return false; }
   bool has_empty(const SequenceNode& node) {
     return std::all_of(node.parts.begin(), node.parts.end(), [this](NodeId n) { return none(n); });
@@ -109,6 +113,9 @@ NodeId Builder::empty() { return literal(""); }
 NodeId Builder::nothing() { return regular(Automaton::none()); }
 NodeId Builder::literal(std::string_view bytes) { return regular(Automaton::literal(bytes)); }
 NodeId Builder::regular(const Automaton& language) { return impl_->add(RegularNode{language}); }
+NodeId Builder::counted(CountedText text) {
+  return impl_->add(CountedNode{std::make_shared<const CountedText>(std::move(text))});
+}
 NodeId Builder::special(TokenId token) { return impl_->add(SpecialNode{token}); }
 
 NodeId Builder::sequence(std::span<const NodeId> parts) {

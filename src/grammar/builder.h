@@ -22,7 +22,7 @@ using NodeId = int32_t;
 // Members of a JSON object in any order, without braces: `member` ( `separator` `member` )* or nothing. With
 // `keys_only` a member is its key: items of a list that must differ.
 struct Members {
-  // Keys of one class share their value. Classes of an object must be disjoint.
+  // Keys of one class share their value. A key may be in several classes: its member is of one of them.
   struct Class {
     Automaton key;               // JSON text of the key, with quotes
     NodeId value = 0;            // what follows the colon
@@ -39,6 +39,8 @@ struct Members {
   bool in_order = false;  // classes must come in the order of the list, each at most once if `once`
 };
 
+struct CountedText;
+
 class Builder {
  public:
   explicit Builder(Budget& budget);
@@ -48,6 +50,7 @@ class Builder {
   NodeId nothing();  // no text at all
   NodeId literal(std::string_view bytes);
   NodeId regular(const Automaton& language);
+  NodeId counted(CountedText text);
   // One special token, by its id. It is in no text: only this node allows it.
   NodeId special(TokenId token);
   NodeId sequence(std::span<const NodeId> parts);

@@ -8,12 +8,14 @@ Frames::Frames(std::shared_ptr<const NodeGraph> graph) : graph_(std::move(graph)
   for (const Node& node : graph_->nodes) {
     const auto* repeat = std::get_if<RepeatNode>(&node);
     if (repeat != nullptr && (repeat->most > 1 || repeat->least > 1)) has_counters_ = true;
+    if (std::holds_alternative<CountedNode>(node)) has_counters_ = true;
   }
+  number_of({});  // number 0
   find_left_recursion();
 }
 
 size_t Frames::bytes() const {
-  size_t total = bytes_ + frames_.capacity() * sizeof(Entry) + chains_.capacity() * sizeof(Chain);
+  size_t total = bytes_ + counts_.bytes() + frames_.capacity() * sizeof(Entry) + chains_.capacity() * sizeof(Chain);
   for (const auto& [language, automaton] : by_language_) total += automaton->bytes();
   for (const auto& [node, positions] : members_) total += positions->bytes();
   return total;
@@ -43,9 +45,16 @@ void Frames::describe(Frame& f) {
 }
 
 void Frames::describe(Frame& f, const RegularNode& node) {
-  SubsetAutomaton& a = automaton(f.node, node);
+  SubsetAutomaton& a = automaton(f.node, node.language);
   f.nullable = !a.accepted(f.data).empty();
   f.has_row = !a.final_only(f.data);
+}
+
+void Frames::describe(Frame& f, const CountedNode& node) {
+  SubsetAutomaton& a = automaton(f.node, node.text->language);
+  const uint32_t state = counted(f.data).state;
+  f.nullable = !a.accepted(state).empty();
+  f.has_row = !a.final_only(state);
 }
 
 void Frames::describe(Frame& f, const SpecialNode& node) { f.specials.emplace_back(node.token, kNothing); }
@@ -96,13 +105,14 @@ void Frames::describe(Frame& f, const Members& node) {
     if (key != MemberPositions::kDead) f.calls.push_back({node.separator, {f.node, key}});
   };
   if (p.phase == Phase::kKey) {
-    const int c = m.complete_key(p);
-    if (c >= 0 && node.keys_only) {
+    for (const int c : m.complete_keys(p)) {
+      if (!node.keys_only) {
+        f.calls.push_back({node.colon, {f.node, m.value_of(p, c)}});
+        continue;
+      }
       const MemberPositions::Position after = m[m.after_value(m[m.value_of(p, c)])];
-      f.nullable = m.may_end(after);
+      f.nullable = f.nullable || m.may_end(after);
       call_separator(after);
-    } else if (c >= 0) {
-      f.calls.push_back({node.colon, {f.node, m.value_of(p, c)}});
     }
   } else if (p.phase == Phase::kValue) {
     f.calls.push_back({node.classes[p.extra].value, {f.node, m.after_value(p)}});
@@ -128,14 +138,19 @@ void Frames::describe(Frame& f, const FreeTextNode& node) {
   }
 }
 
-SubsetAutomaton& Frames::automaton(NodeId node, const RegularNode& regular) {
+uint32_t Frames::number_of(const Counted& position) {
+  const uint32_t words[] = {position.state, position.count};
+  return counts_.add(words);
+}
+
+SubsetAutomaton& Frames::automaton(NodeId node, const Automaton& language) {
   std::shared_ptr<SubsetAutomaton>& a = automata_[node];
   if (!a) {
     // Nodes of one automaton share its states. Its edges tell which one it is.
     std::shared_ptr<SubsetAutomaton> none;
-    const void* identity = regular.language.states() > 0 ? regular.language.edges(0).data() : nullptr;
+    const void* identity = language.states() > 0 ? language.edges(0).data() : nullptr;
     std::shared_ptr<SubsetAutomaton>& shared = identity != nullptr ? by_language_[identity] : none;
-    if (!shared) shared = std::make_shared<SubsetAutomaton>(std::vector<Automaton>{regular.language});
+    if (!shared) shared = std::make_shared<SubsetAutomaton>(std::vector<Automaton>{language});
     a = shared;
   }
   return *a;
@@ -180,10 +195,11 @@ void Frames::translate(const SubsetAutomaton::Row& states, Row& row, FrameOf fra
 void Frames::fill_row(NodeId id, uint32_t data, Row& row) {
   const Node& node = graph_->nodes[static_cast<size_t>(id)];
   if (const auto* regular = std::get_if<RegularNode>(&node)) {
-    SubsetAutomaton& a = automaton(id, *regular);
+    SubsetAutomaton& a = automaton(id, regular->language);
     translate(a.row(data), row, [&](uint32_t to) { return a.final_only(to) ? kFinished : frame(id, to); });
     return;
   }
+  if (const auto* text = std::get_if<CountedNode>(&node)) return fill_row(id, *text, data, row);
   if (const auto* m = std::get_if<Members>(&node)) {
     MemberPositions& positions = members(id, *m);
     const MemberPositions::Position p = positions[data];
@@ -206,6 +222,22 @@ void Frames::fill_row(NodeId id, uint32_t data, Row& row) {
   }
 }
 
+// All texts that lead to a state of the subset automaton are at the same place of a unit. So are the members of the
+// state, and what is true of one is true of all.
+void Frames::fill_row(NodeId id, const CountedNode& node, uint32_t data, Row& row) {
+  const CountedText& text = *node.text;
+  SubsetAutomaton& a = automaton(id, text.language);
+  const Counted from = counted(data);
+  translate(a.row(from.state), row, [&](uint32_t state) {
+    const std::span<const uint32_t> members = a.members(state);
+    int64_t least = text.least[members[0]];
+    for (const uint32_t member : members) least = std::min<int64_t>(least, text.least[member]);
+    const uint32_t count = from.count + text.ends_unit[members[0]];
+    if (count + least > text.most) return kDead;
+    return a.final_only(state) ? kFinished : frame(id, number_of({state, count}));
+  });
+}
+
 const Frames::Row& Frames::row(FrameId id) {
   if (!frames_[id].row) {
     auto row = std::make_unique<Row>();
@@ -218,12 +250,19 @@ const Frames::Row& Frames::row(FrameId id) {
   return *frames_[id].row;
 }
 
+void Frames::forget_rows() {
+  for (Entry& entry : frames_) {
+    if (entry.row) bytes_ -= sizeof(Row);
+    entry.row = nullptr;
+  }
+}
+
 bool Frames::begins_any_text(FrameId id) {
   const Frame& f = (*this)[id];
   if (f.node == kLeftCorner || !f.has_row) return false;
   const Node& node = graph_->nodes[static_cast<size_t>(f.node)];
   if (const auto* regular = std::get_if<RegularNode>(&node)) {
-    return automaton(f.node, *regular).any_text_follows(f.data, [](uint32_t) { return true; });
+    return automaton(f.node, regular->language).any_text_follows(f.data, [](uint32_t) { return true; });
   }
   if (const auto* m = std::get_if<Members>(&node)) {
     MemberPositions& positions = members(f.node, *m);
@@ -244,7 +283,13 @@ const Frames::Call* Frames::item(FrameId id) const {
 FrameId Frames::representative(FrameId id, int longest) {
   const Frame& f = (*this)[id];
   if (f.node == kLeftCorner) return id;
-  const auto* repeat = std::get_if<RepeatNode>(&graph_->nodes[static_cast<size_t>(f.node)]);
+  const Node& node = graph_->nodes[static_cast<size_t>(f.node)];
+  if (const auto* text = std::get_if<CountedNode>(&node)) {
+    const Counted at = counted(f.data);
+    const bool far = int64_t{text->text->most} - at.count > int64_t{longest} + text->text->most_left;
+    return far ? frame(f.node, number_of({at.state, 0})) : id;
+  }
+  const auto* repeat = std::get_if<RepeatNode>(&node);
   if (repeat == nullptr) return id;
   // Each item has at least one byte, so that a text of `longest` bytes counts up by at most as many.
   const auto least = int64_t{repeat->least}, most = int64_t{repeat->most}, count = int64_t{f.data};

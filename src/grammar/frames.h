@@ -77,6 +77,8 @@ class Frames {
   // A frame that texts of at most `longest` bytes cannot tell from this one; counters far from their bounds differ only
   // by their number.
   FrameId representative(FrameId id, int longest);
+  // Gives back the memory of rows, which are made again when they are needed.
+  void forget_rows();
   bool has_counters() const { return has_counters_; }
   size_t bytes() const;
 
@@ -96,6 +98,7 @@ class Frames {
   FrameId left_corner(NodeId goal, NodeId done);
   void describe(Frame& f);
   void describe(Frame& f, const RegularNode& node);
+  void describe(Frame& f, const CountedNode& node);
   void describe(Frame& f, const SpecialNode& node);
   void describe(Frame& f, const SequenceNode& node);
   void describe(Frame& f, const ChoiceNode& node);
@@ -107,7 +110,14 @@ class Frames {
   void translate(const SubsetAutomaton::Row& states, Row& row, FrameOf frame_of);
   void fill_row(NodeId node, uint32_t data, Row& row);
 
-  SubsetAutomaton& automaton(NodeId node, const RegularNode& regular);
+  // A state of the language's automaton, and how many units have ended.
+  struct Counted {
+    uint32_t state = 0, count = 0;
+  };
+  Counted counted(uint32_t data) const { return {counts_[data][0], counts_[data][1]}; }
+  uint32_t number_of(const Counted& position);
+  void fill_row(NodeId node, const CountedNode& counted, uint32_t data, Row& row);
+  SubsetAutomaton& automaton(NodeId node, const Automaton& language);
   MemberPositions& members(NodeId node, const Members& m);
   const EndFinder& finder(NodeId node, const FreeTextNode& text);
 
@@ -138,7 +148,7 @@ class Frames {
   std::vector<std::vector<NodeId>> components_;
   std::unordered_map<NodeId, std::vector<FrameId>> left_frames_;
   std::unordered_map<int, std::unordered_map<NodeId, std::vector<LeftEdge>>> left_edges_;  // by component
-  Interner corners_;
+  Interner corners_, counts_;
   bool has_counters_ = false;
   size_t bytes_ = 0;
 };

@@ -202,12 +202,13 @@ bool MemberPositions::begins_any_text(const Position& p) {
   return keys_.any_text_follows(p.extra, [&](uint32_t c) { return test(sets_[p.seen].allowed, c); });
 }
 
-int MemberPositions::complete_key(const Position& p) const {
-  if (p.phase != Phase::kKey) return -1;
+std::vector<int> MemberPositions::complete_keys(const Position& p) const {
+  std::vector<int> classes;
+  if (p.phase != Phase::kKey) return classes;
   for (const uint32_t c : keys_.accepted(p.extra)) {
-    if (test(sets_[p.seen].allowed, c)) return static_cast<int>(c);
+    if (test(sets_[p.seen].allowed, c)) classes.push_back(static_cast<int>(c));
   }
-  return -1;
+  return classes;
 }
 
 uint32_t MemberPositions::further_key(const Position& p) {

@@ -39,8 +39,8 @@ class MemberPositions {
   uint32_t after_key(const Position& p, uint32_t state);
   // Whether any plain text may follow in a key of one class.
   bool begins_any_text(const Position& p);
-  // The class whose key is complete, or -1. The position of its value, and the one after it.
-  int complete_key(const Position& p) const;
+  // The classes whose key is complete. The position of the value of one, and the one after it.
+  std::vector<int> complete_keys(const Position& p) const;
   uint32_t value_of(const Position& p, int member_class) {
     return number({Phase::kValue, p.seen, static_cast<uint32_t>(member_class)});
   }

@@ -8,11 +8,15 @@
 #include <vector>
 
 #include "grammar/builder.h"
+#include "grammar/counted_text.h"
 
 namespace sluice::grammar {
 
 struct RegularNode {
   Automaton language;
+};
+struct CountedNode {
+  std::shared_ptr<const CountedText> text;
 };
 struct SpecialNode {
   TokenId token = 0;
@@ -36,8 +40,8 @@ struct DeclaredNode {
   std::string name;
   NodeId body = -1;  // -1: not defined yet
 };
-using Node =
-    std::variant<RegularNode, SpecialNode, SequenceNode, ChoiceNode, RepeatNode, Members, FreeTextNode, DeclaredNode>;
+using Node = std::variant<RegularNode, CountedNode, SpecialNode, SequenceNode, ChoiceNode, RepeatNode, Members,
+                          FreeTextNode, DeclaredNode>;
 
 // What Builder::finish finds out about the nodes.
 struct NodeGraph {

@@ -265,6 +265,7 @@ void Recognizer::collect(std::span<StackSet*> roots) {
   known_.clear();
   unions_.clear();
   rows_ = 0;
+  frames_.forget_rows();
   make(false, {});
   make(true, {});
   std::vector<StackSet> moved(old.size(), UINT32_MAX);

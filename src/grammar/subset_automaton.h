@@ -23,6 +23,8 @@ class SubsetAutomaton {
 
   // State 0 is the start. A state stays valid; `row` returns the next state by byte, kDead if no text goes on with it.
   const Row& row(uint32_t state);
+  // The states of all languages that a state stands for; those of the first language count from 0.
+  std::span<const uint32_t> members(uint32_t state) const { return sets_[state]; }
   // Tags of the languages that have the text so far, and of those that have a text that begins with it; ascending.
   std::span<const uint32_t> accepted(uint32_t state) const { return states_[state].accepted; }
   std::span<const uint32_t> alive(uint32_t state) const { return states_[state].alive; }

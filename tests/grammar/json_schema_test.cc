@@ -153,6 +153,103 @@ TEST(JsonSchema, LongChainsOfChoicesNeedLittleStack) {
   }
 }
 
+// What "not" says of members with other names than the listed ones: one of them is wrong.
+TEST(JsonSchema, SomeMemberMayBeAskedFor) {
+  const Json open = Json::parse(R"({"type": "object", "properties": {"a": {}}, "not": {"properties": {"a": {}},
+      "additionalProperties": {"type": "string"}}})");
+  EXPECT_FALSE(is_valid(open, Json::object()));
+  EXPECT_FALSE(is_valid(open, {{"a", 1}, {"b", "x"}}));
+  EXPECT_TRUE(is_valid(open, {{"b", "x"}, {"c", 1}}));
+  EXPECT_TRUE(is_valid(open, {{"c", 1}, {"b", "x"}, {"d", "y"}, {"e", 2}}));
+  const Json patterns = Json::parse(R"({"type": "object", "properties": {"xa": {"type": "integer"}},
+      "not": {"patternProperties": {"^x": {"type": "integer"}}}})");
+  EXPECT_FALSE(is_valid(patterns, {{"xa", 1}, {"xb", 2}, {"y", "z"}}));
+  EXPECT_TRUE(is_valid(patterns, {{"xa", 1}, {"xb", "2"}}));
+  const Json names = Json::parse(R"({"type": "object", "maxProperties": 2, "required": ["a"],
+      "not": {"propertyNames": {"pattern": "^[ab]"}}})");
+  EXPECT_FALSE(is_valid(names, {{"a", 1}, {"b", 1}}));
+  EXPECT_TRUE(is_valid(names, {{"a", 1}, {"c", 1}}));
+  EXPECT_FALSE(is_valid(names, {{"a", 1}, {"c", 1}, {"d", 1}}));
+  const Json closed = Json::parse(R"({"oneOf": [
+      {"type": "object", "properties": {"a": {}, "b": {}}, "additionalProperties": false},
+      {"type": "object", "properties": {"a": {}, "c": {}}, "additionalProperties": false}]})");
+  EXPECT_FALSE(is_valid(closed, {{"a", 1}})) << "both match";
+  EXPECT_TRUE(is_valid(closed, {{"a", 1}, {"b", 1}}));
+  EXPECT_TRUE(is_valid(closed, {{"c", 1}}));
+  EXPECT_FALSE(is_valid(closed, {{"b", 1}, {"c", 1}}));
+}
+
+TEST(JsonSchema, OneMemberCanBeAllThatAreAskedFor) {
+  const Json two = Json::parse(R"({"type": "object", "maxProperties": 1, "allOf": [
+      {"not": {"propertyNames": {"not": {"pattern": "a"}}}}, {"not": {"additionalProperties": {"type": "null"}}}]})");
+  EXPECT_TRUE(is_valid(two, {{"ba", 1}}));
+  EXPECT_FALSE(is_valid(two, {{"ba", nullptr}}));
+  EXPECT_FALSE(is_valid(two, {{"b", 1}}));
+}
+
+// The bound is a counter beside the automaton, as their product would be too large.
+TEST(JsonSchema, LongStringsWithAPatternHaveABound) {
+  const auto text = [](int words, int letters) {
+    std::string out(static_cast<size_t>(letters), 'w');
+    for (int i = 1; i < words; ++i) out += "  " + std::string(static_cast<size_t>(letters), 'w');
+    return out;
+  };
+  const Json words = Json::parse(R"({"type": "string", "maxLength": 300, "pattern": "^(?:\\S+\\s+){0,29}\\S+$"})");
+  EXPECT_TRUE(is_valid(words, text(30, 8))) << "298 characters";
+  EXPECT_FALSE(is_valid(words, text(31, 1)));
+  EXPECT_TRUE(is_valid(words, text(1, 300)));
+  EXPECT_FALSE(is_valid(words, text(1, 301)));
+  EXPECT_FALSE(is_valid(words, text(30, 9)));
+  EXPECT_FALSE(is_valid(words, "a "));
+  const Json email = Json::parse(R"({"type": "string", "format": "email", "minLength": 7, "maxLength": 1024})");
+  EXPECT_TRUE(is_valid(email, std::string(1018, 'a') + "@bc.de"));
+  EXPECT_FALSE(is_valid(email, std::string(1019, 'a') + "@bc.de"));
+  EXPECT_FALSE(is_valid(email, "a@b.de"));
+  const Json wide = Json::parse(R"({"type": "string", "maxLength": 32767, "pattern": "^[\u00e4\ud83d\ude00]*$"})");
+  std::string smiles;
+  for (int i = 0; i < 32767; ++i) smiles += i % 2 == 0 ? "\xF0\x9F\x98\x80" : "\xC3\xA4";
+  EXPECT_TRUE(is_valid(wide, smiles)) << "characters are counted, not bytes";
+  EXPECT_FALSE(is_valid(wide, smiles + "\xC3\xA4"));
+}
+
+// A text that is allowed so far can be completed within the bound.
+TEST(JsonSchema, BoundedStringsHaveNoDeadEnds) {
+  Budget budget;
+  const auto grammar = compile("json_schema", R"({"type": "string", "maxLength": 2000, "pattern": "^a*(b{40})?c$"})",
+                               {.budget = budget});
+  Matcher m(grammar, vocabulary_of({"a"}));
+  ASSERT_TRUE(m.accept("\"" + std::string(1960, 'a')));
+  Matcher b = m;
+  EXPECT_FALSE(b.accept("b")) << "no room for 40 of them and the c";
+  Matcher c = m;
+  EXPECT_TRUE(c.accept("c\"") && c.complete());
+  EXPECT_TRUE(m.accept(std::string(39, 'a')));
+  EXPECT_FALSE(m.accept("a"));
+}
+
+TEST(JsonSchema, FormatsOfExpressionsAndTemplates) {
+  const Json regex = {{"type", "string"}, {"format", "regex"}};
+  for (const char* text : {"^[a-zA-Z0-9_]{3,16}$", "(?:x|y)?(a(b(c)))*", "[^\\]]+", "[\\w.-]+@[\\w-]+\\.[a-z]{2,}", "",
+                           "(?<year>\\d{4})", "\\p{L}+?", "x{10,15}"}) {
+    EXPECT_TRUE(is_valid(regex, text)) << text;
+  }
+  for (const char* text : {"*", "\\", "[", "(", "a)", "a**", "[z-a]", "x{3,1}", "x{15,10}", "(?", "a{2}{3}"}) {
+    EXPECT_FALSE(is_valid(regex, text)) << text;
+  }
+  const Json uri = {{"type", "string"}, {"format", "uri-template"}};
+  for (const char* text : {"http://example.com/{id}", "{+path}/here{?x,y*}", "a/{var:3}"}) {
+    EXPECT_TRUE(is_valid(uri, text)) << text;
+  }
+  for (const char* text : {"http://example.com/{", "{}", "a b", "%zz"}) EXPECT_FALSE(is_valid(uri, text)) << text;
+}
+
+TEST(JsonSchema, IntegersOfDraft4HaveNoFraction) {
+  const Json old = {{"$schema", "http://json-schema.org/draft-04/schema#"}, {"type", "integer"}};
+  EXPECT_TRUE(is_valid(old, 12));
+  EXPECT_FALSE(is_valid(old, 12.0));
+  EXPECT_TRUE(is_valid({{"type", "integer"}}, 12.0));
+}
+
 TEST(JsonSchema, CountsWhatIsEvaluatedByAllThatMatches) {
   const Json any = Json::parse(R"({"anyOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]},
       {"properties": {"b": {"type": "null"}}, "required": ["b"]}], "unevaluatedProperties": false})");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "grammar/counted_text.h"
 #include "grammar/json_schema/distinct.h"
 #include "grammar/json_schema/numbers.h"
 
@@ -12,9 +13,11 @@ namespace {
 
 using namespace json_schema;
 
-constexpr size_t kMostPatterns = 32;   // of one object: its keys fall into classes by what they match
-constexpr size_t kMostClasses = 48;    // of keys that match the same patterns
-constexpr size_t kMostDistinct = 256;  // values of items that must differ
+constexpr size_t kMostPatterns = 32;           // of one object: its keys fall into classes by what they match
+constexpr size_t kMostClasses = 48;            // of keys that match the same patterns
+constexpr size_t kMostDistinct = 256;          // values of items that must differ
+constexpr int64_t kMostCountingStates = 2000;  // of a string's automaton that counts its characters, too
+constexpr size_t kMostWays = 256;              // in which an object may have members that are not listed
 constexpr size_t kMostContainsOfArray = 4;
 constexpr int64_t kMostContains = 20'000;  // states of an array that counts some of its items
 
@@ -74,6 +77,10 @@ class Emitter {
     const Alternatives alternatives = document_.normal_form(document_.root());
     for (const Alternative& one : alternatives) {
       if (one.type != Type::kObject) continue;
+      if (!one.some.empty()) {
+        throw GrammarError(
+            "schema: members that 'not' or 'oneOf' asks for are not supported here: list them in 'required'");
+      }
       Members members = members_of(one, style.key, value_of);
       members.colon = style.colon;
       members.separator = style.separator;
@@ -297,18 +304,7 @@ class Emitter {
   // What all rules say of the value of a name.
   Goal member_goal(const Alternative& a, const std::string& name) {
     Goal goal;
-    for (const MemberRules& rules : a.members) {
-      bool known = false;
-      const auto found = rules.properties.find(name);
-      if (found != rules.properties.end()) goal = both(goal, found->second), known = true;
-      for (const auto& [text, inner] : rules.patterns) {
-        budget_.step(4);
-        if (!document_.pattern(text, "").matches(name)) continue;
-        goal = both(goal, inner);
-        known = true;
-      }
-      if (!known) goal = both(goal, rules.additional);
-    }
+    for (const MemberRules& rules : a.members) goal = both(goal, document_.rules_of(rules, name));
     return goal;
   }
 
@@ -316,20 +312,93 @@ class Emitter {
     return style_.key ? style_.key(names, name) : json_string(names, budget_);
   }
 
-  NodeId object(const Alternative& a) {
-    Members members = members_of(
-        a, [this](const Automaton& names, const std::string* name) { return key(names, name); },
-        [this](const Goal& goal, const std::string&) { return value(goal); });
-    members.colon = colon_;
-    members.separator = comma_;
-    const NodeId parts[] = {open_object_, builder_.members(std::move(members)), close_object_};
-    return builder_.sequence(parts);
-  }
-
   using ValueOf = std::function<NodeId(const Goal&, const std::string& name)>;
 
-  Members members_of(const Alternative& a, const KeyText& key_of, const ValueOf& value_of) {
-    Members members{.classes = {}, .least = a.least, .most = a.most};
+  NodeId object(const Alternative& a) {
+    std::vector<NodeId> ways;
+    for (const WaysOfSome& way : ways_of(a)) add_objects(way, ways);
+    return builder_.choice(ways);
+  }
+
+  // An object in which members with listed names are some of those that must be there (Alternative::some), and members
+  // with other names are `unlisted`. One member can be several of those.
+  struct WaysOfSome {
+    Alternative object;
+    std::vector<SomeMember> unlisted{};
+  };
+
+  std::vector<WaysOfSome> ways_of(const Alternative& a) {
+    std::vector<WaysOfSome> ways = {{.object = a}};
+    ways[0].object.some.clear();
+    for (const SomeMember& some : a.some) {
+      std::vector<WaysOfSome> next;
+      for (const WaysOfSome& way : ways) {
+        for (const std::string& name : listed_names(way.object)) {
+          budget_.step(16);
+          if (!some.names.matches(name) || document_.impossible(both(member_goal(way.object, name), some.value))) {
+            continue;
+          }
+          WaysOfSome listed = way;
+          listed.object.required.insert(name);
+          listed.object.members.push_back({.properties = {{name, some.value}}, .patterns = {}, .additional = {}});
+          next.push_back(std::move(listed));
+        }
+        for (size_t i = 0; i < way.unlisted.size(); ++i) {
+          Automaton names = intersect(way.unlisted[i].names, some.names, budget_);
+          if (names.empty()) continue;
+          next.push_back(way);
+          next.back().unlisted[i] = {.names = std::move(names), .value = both(way.unlisted[i].value, some.value)};
+        }
+        next.push_back(way);
+        next.back().unlisted.push_back(some);
+      }
+      ways = std::move(next);
+      if (ways.size() > kMostWays) throw GrammarError("the members that an object must have are open in too many ways");
+    }
+    return ways;
+  }
+
+  // Members that are not listed fall into classes. Each way to choose a class for each of `unlisted` is an object.
+  void add_objects(const WaysOfSome& way, std::vector<NodeId>& ways) {
+    const KeyText key_of = [this](const Automaton& names, const std::string* name) { return key(names, name); };
+    const ValueOf value_of = [this](const Goal& goal, const std::string&) { return value(goal); };
+    size_t count = 1;
+    for (size_t choice = 0; choice < count; ++choice) {
+      Members members = members_of(way.object, key_of, value_of);
+      size_t rest = choice;
+      count = 1;
+      for (const SomeMember& some : way.unlisted) {
+        const std::vector<Members::Class> classes = classes_of(way.object, some, key_of, value_of);
+        if (classes.empty()) return;
+        members.classes.push_back(classes[rest % classes.size()]);
+        rest /= classes.size();
+        count *= classes.size();
+      }
+      if (ways.size() >= kMostWays) {
+        throw GrammarError("the members that an object must have are open in too many ways");
+      }
+      members.colon = colon_;
+      members.separator = comma_;
+      const NodeId parts[] = {open_object_, builder_.members(std::move(members)), close_object_};
+      ways.push_back(builder_.sequence(parts));
+    }
+  }
+
+  // The classes of names that are not listed, with a name and a value of `some`.
+  std::vector<Members::Class> classes_of(const Alternative& a, const SomeMember& some, const KeyText& key_of,
+                                         const ValueOf& value_of) {
+    Alternative narrow = a;
+    narrow.names = a.names ? intersect(*a.names, some.names, budget_) : some.names;
+    static const std::string kAny = "(?:)";  // a pattern that every name matches
+    narrow.members.push_back({.properties = {}, .patterns = {{kAny, some.value}}, .additional = {}});
+    document_.pattern(kAny, "");
+    Members members;
+    add_open_classes(narrow, listed_names(a), members, key_of, value_of);
+    for (Members::Class& c : members.classes) c.required = true;
+    return members.classes;
+  }
+
+  static std::set<std::string> listed_names(const Alternative& a) {
     std::set<std::string> names = a.required;
     for (const MemberRules& rules : a.members) {
       for (const auto& [name, goal] : rules.properties) names.insert(name);
@@ -338,6 +407,12 @@ class Emitter {
       names.insert(name);
       names.insert(others.begin(), others.end());
     }
+    return names;
+  }
+
+  Members members_of(const Alternative& a, const KeyText& key_of, const ValueOf& value_of) {
+    Members members{.classes = {}, .least = a.least, .most = a.most};
+    const std::set<std::string> names = listed_names(a);
     std::map<std::string, int> numbers;
     for (const std::string& name : names) {
       const bool allowed = !a.names || a.names->matches(name);
@@ -427,9 +502,14 @@ NodeId json_string_text(Builder& builder, const Strings& strings, Budget& budget
   const bool bounded = strings.least > 0 || strings.most >= 0;
   if (!strings.texts && !bounded) return builder.regular(any_json_string());
   if (strings.texts) {
+    const int64_t counting_states = int64_t{strings.texts->states()} * strings.most;
+    const bool counts = strings.most >= 0 && counting_states > kMostCountingStates;
     Automaton texts = *strings.texts;
-    if (bounded) texts = intersect(texts, text_of_length(strings.least, strings.most, budget), budget);
-    return builder.regular(json_string(texts, budget));
+    if (bounded) texts = intersect(texts, text_of_length(strings.least, counts ? -1 : strings.most, budget), budget);
+    if (!counts) return builder.regular(json_string(texts, budget));
+    const NodeId parts[] = {builder.literal("\""), builder.counted(counted_json_string(texts, strings.most, budget)),
+                            builder.literal("\"")};
+    return builder.sequence(parts);
   }
   const NodeId parts[] = {builder.literal("\""),
                           builder.repeat(builder.regular(string_character()), strings.least, strings.most),

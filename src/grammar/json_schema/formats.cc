@@ -98,6 +98,43 @@ std::string email(const std::string& letters, const std::string& host) {
          ")\\])";
 }
 
+// RFC 6570, section 2.
+std::string uri_template() {
+  const std::string escaped = "%[0-9A-Fa-f]{2}", character = "(?:[A-Za-z0-9_]|" + escaped + ")";
+  const std::string variable = character + "(?:\\.?" + character + ")*(?::[1-9][0-9]{0,3}|\\*)?";
+  return "(?:[^\\x00-\\x20\"'%<>\\\\^`{|}\\x7f]|" + escaped + "|\\{[+#./;?&=,!@|]?" + variable + "(?:," + variable +
+         ")*\\})*";
+}
+
+// {n}, {n,} and {n,m} with n up to 999 and m up to 9999, n not above m where both have at most two digits.
+std::string regex_counts() {
+  std::string pairs = "[0-9],[1-9][0-9]{1,3}|[1-9][0-9],[1-9][0-9]{2,3}|[1-9][0-9]{2},[1-9][0-9]{2,3}";
+  for (char tens = '0'; tens <= '9'; ++tens) {
+    pairs += fmt::format("|{},[{}-9]", tens, tens);
+    if (tens == '0') continue;
+    if (tens < '9') pairs += fmt::format("|{}[0-9],[{}-9][0-9]", tens, static_cast<char>(tens + 1));
+    for (char ones = '0'; ones <= '9'; ++ones) pairs += fmt::format("|{}{},{}[{}-9]", tens, ones, tens, ones);
+  }
+  return "\\{(?:[0-9]{1,3},?|" + pairs + ")\\}";
+}
+
+// Regular expressions of ECMA 262, with groups at most `depth` deep. Left out is what depends on other parts of the
+// expression, such as back-references, and ranges of characters that are no letters or digits.
+std::string regex(int depth) {
+  const std::string escape = "\\\\(?:[fnrtv0]|[^A-Za-z0-9_\\x00-\\x1f]|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})";
+  const std::string kind = "\\\\(?:[dDwWsS]|[pP]\\{[A-Za-z0-9_]+(?:=[A-Za-z0-9_]+)?\\})";
+  std::string range = "[0-9]-[A-Za-z]|[A-Z]-[a-z]|" + escape + "-" + escape;
+  for (const std::string_view letters : {"09", "AZ", "az"}) {
+    for (char c = letters[0]; c <= letters[1]; ++c) range += fmt::format("|{}-[{}-{}]", c, c, letters[1]);
+  }
+  const std::string set = "\\[\\^?(?:-?(?:(?:" + range + "|" + kind + ")-?|[^\\\\\\]-]|" + escape + "|\\\\b)+-?|-)\\]";
+  std::string atom = "[^\\\\^$*+?()\\[{|]|" + escape + "|" + kind + "|" + set;
+  if (depth > 0) {
+    atom += "|\\((?:\\?(?:[:=!]|<[=!]|<[A-Za-z_$][A-Za-z0-9_$]*>))?" + regex(depth - 1) + "\\)";
+  }
+  return "(?:(?:" + atom + ")(?:(?:[*+?]|" + regex_counts() + ")(?:\\?)?)?|\\^|\\$|\\\\[bB]|\\|)*";
+}
+
 std::string pattern_of(std::string_view name) {
   const std::string wide = "\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef\\u{10000}-\\u{efffd}";
   const std::string pointer = "(?:/(?:[^~/]|~[01])*)*";
@@ -111,6 +148,9 @@ std::string pattern_of(std::string_view name) {
   if (name == "hostname") return "(?=.{1,253}$)" + kHost;
   if (name == "ipv4") return kIpv4;
   if (name == "ipv6") return ipv6();
+  constexpr int kDeepestGroup = 4;
+  if (name == "regex") return regex(kDeepestGroup);
+  if (name == "uri-template") return uri_template();
   if (name == "uri") return Uri("").uri();
   if (name == "uri-reference") return "(?:" + Uri("").uri() + "|" + Uri("").relative() + ")";
   if (name == "iri") return Uri(wide).uri();

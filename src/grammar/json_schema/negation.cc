@@ -225,12 +225,26 @@ void Document::violate_object(const Alternative& to, const Json& schema, Alterna
       next.required.insert(name);
       add(out, std::move(next));
     }
-    if (!own.patterns.empty()) refuse(schema, "patternProperties", "within 'not' is not supported");
-    if (!own.additional.empty() && !(own.additional[0].schema->is_boolean() && own.additional[0].schema->get<bool>())) {
-      refuse(schema, "additionalProperties", "within 'not' is not supported");
-    }
+    const auto add_some = [&](const Automaton& names, const Json& value) {
+      if (names.empty() || (value.is_boolean() && value.get<bool>())) return;
+      Alternative next = to;
+      next.some.push_back({.names = names, .value = value.is_boolean() ? Goal{} : Goal{{&value, true}}});
+      next.least = std::max(next.least, 1);
+      add(out, std::move(next));
+    };
+    for (const auto& [text, goal] : own.patterns) add_some(pattern(text, ""), *goal[0].schema);
+    if (own.additional.empty()) continue;
+    std::vector<Automaton> known;
+    for (const auto& [name, goal] : own.properties) known.push_back(Automaton::literal(name));
+    for (const auto& [text, goal] : own.patterns) known.push_back(pattern(text, ""));
+    add_some(subtract(any_text(), unite(known, budget_), budget_), *own.additional[0].schema);
   }
-  if (schema.contains("propertyNames")) refuse(schema, "propertyNames", "within 'not' is not supported");
+  if (rules.names) {
+    Alternative next = to;
+    next.some.push_back({.names = subtract(any_text(), *rules.names, budget_), .value = {}});
+    next.least = std::max(next.least, 1);
+    if (!next.some.back().names.empty()) add(out, std::move(next));
+  }
   for (const char* keyword : {"dependentSchemas", "dependencies"}) {
     const Json* v = member(schema, keyword);
     if (v == nullptr) continue;

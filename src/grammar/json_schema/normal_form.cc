@@ -11,7 +11,7 @@
 namespace sluice::grammar::json_schema {
 namespace {
 
-constexpr int kMostForming = 6;           // normal forms within each other; each may need 1 MiB of stack
+constexpr int kMostForming = 6;          // normal forms within each other; each may need 1 MiB of stack
 constexpr int kDeepestApplicator = 200;  // applicators within each other, as of references that lead to themselves
 constexpr size_t kMostAlternatives = 4096;
 
@@ -264,6 +264,20 @@ Alternatives Document::one_of(const Alternatives& to, const Json& schema, const 
   return out;
 }
 
+Goal Document::rules_of(const MemberRules& rules, const std::string& name) {
+  Goal goal;
+  const auto found = rules.properties.find(name);
+  if (found != rules.properties.end()) goal = found->second;
+  bool known = found != rules.properties.end();
+  for (const auto& [text, inner] : rules.patterns) {
+    budget_.step(4);
+    if (!pattern(text, "").matches(name)) continue;
+    goal = both(goal, inner);
+    known = true;
+  }
+  return known ? goal : rules.additional;
+}
+
 // Whether no value is in both, as far as that can be told quickly.
 bool Document::apart(const Alternative& a, const Alternative& b) {
   budget_.step(16);
@@ -272,16 +286,9 @@ bool Document::apart(const Alternative& a, const Alternative& b) {
   if (a.type == Type::kNumber && a.number && b.number) return disjoint(*a.number, *b.number, budget_);
   if (a.type == Type::kString && a.string && b.string) return disjoint(*a.string, *b.string, budget_);
   if (a.type == Type::kObject) {
-    const auto goal_of = [](const Alternative& x, const std::string& name) {
+    const auto goal_of = [this](const Alternative& x, const std::string& name) {
       Goal goal;
-      for (const MemberRules& rules : x.members) {
-        const auto found = rules.properties.find(name);
-        if (found != rules.properties.end()) {
-          goal = both(goal, found->second);
-        } else if (rules.patterns.empty()) {
-          goal = both(goal, rules.additional);
-        }
-      }
+      for (const MemberRules& rules : x.members) goal = both(goal, rules_of(rules, name));
       return goal;
     };
     std::set<std::string> names = a.required;
@@ -378,7 +385,9 @@ bool Document::restrict(Alternative& to, const Json& schema) {
       only_integers = only_integers && text == "integer";
     }
     if (!allowed) return false;
-    if (to.type == Type::kNumber && only_integers) intersect_into(to.number, any_integer(), budget_);
+    if (to.type == Type::kNumber && only_integers) {
+      intersect_into(to.number, plain_integers_ ? digits_only() : any_integer(), budget_);
+    }
   }
   switch (to.type) {
     case Type::kNumber:

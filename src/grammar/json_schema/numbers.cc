@@ -141,6 +141,11 @@ const Automaton& any_number() {
   return numbers;
 }
 
+const Automaton& digits_only() {
+  static const Automaton integers = shared(R"(-?(?:0|[1-9][0-9]*))");
+  return integers;
+}
+
 const Automaton& any_integer() {
   static const Automaton integers = shared(R"(-?(?:0|[1-9][0-9]*)(?:\.0|[eE][+]?[0-9]{1,3})?)");
   return integers;

@@ -19,6 +19,7 @@ struct Decimal {
 };
 
 const Automaton& any_number();   // as RFC 8259 writes them
+const Automaton& digits_only();  // integers as digits, perhaps with a sign: 12, -3
 const Automaton& any_integer();  // numbers without a fraction: 12, -3.0, 1e3; no other zeros, no negative exponents
 // Bounds take numbers without an exponent, except those that are only about the sign.
 Automaton at_least(const Decimal& bound, bool exclusive, Budget& budget);

@@ -89,6 +89,9 @@ Document::Document(const Json& root, Budget& budget) : root_(root), budget_(budg
       for (const char* old : {"draft-03", "draft-04", "draft-05", "draft-06", "draft-07", "iglucentral.com"}) {
         old_draft_ = old_draft_ || name.find(old) != std::string::npos;
       }
+      for (const char* old : {"draft-03", "draft-04", "iglucentral.com"}) {
+        plain_integers_ = plain_integers_ || name.find(old) != std::string::npos;
+      }
       for (const char* draft_name : {"draft/2019-09", "draft/2020-12"}) {
         asserts_format_ = asserts_format_ && name.find(draft_name) == std::string::npos;
       }

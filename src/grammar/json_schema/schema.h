@@ -53,6 +53,12 @@ struct Contains {
   int least = 1, most = -1;  // most < 0: no limit
 };
 
+// There is at least one member with such a name and such a value.
+struct SomeMember {
+  Automaton names;  // decoded
+  Goal value;
+};
+
 // Values of one type. Unset members do not restrict.
 struct Alternative {
   Type type = Type::kNull;
@@ -65,6 +71,7 @@ struct Alternative {
   std::string unique_path{};
   std::vector<MemberRules> members{};
   std::set<std::string> required{};
+  std::vector<SomeMember> some{};
   std::optional<Automaton> names{};                        // of members, decoded
   std::map<std::string, std::set<std::string>> implied{};  // a member requires others
 };
@@ -94,6 +101,8 @@ class Document {
   // Whether no value satisfies the goal, as far as that can be told quickly. False while the goal's own normal form is
   // being made, and within too many others.
   bool impossible(const Goal& goal);
+  // What the rules say of the value of a name.
+  Goal rules_of(const MemberRules& rules, const std::string& name);
   const Automaton& pattern(const std::string& text, const std::string& path);
   Budget& budget() { return budget_; }
   std::string path(const Json& schema) const;  // "schema.properties.x"
@@ -144,11 +153,12 @@ class Document {
 
   const Json root_;
   Budget& budget_;
-  bool old_draft_ = false;      // siblings of $ref are ignored: draft 7 and before
-  bool asserts_format_ = true;  // "format" is an annotation where $schema names 2019-09 or 2020-12
-  int unseen_ = 0;              // schemas around this one whose rules evaluate nothing
-  int forming_ = 0;             // normal forms that are being made, one for another
-  int watched_ = 0;             // schemas around this one with unevaluatedProperties or unevaluatedItems
+  bool old_draft_ = false;       // siblings of $ref are ignored: draft 7 and before
+  bool plain_integers_ = false;  // an integer has neither fraction nor exponent: draft 4 and before
+  bool asserts_format_ = true;   // "format" is an annotation where $schema names 2019-09 or 2020-12
+  int unseen_ = 0;               // schemas around this one whose rules evaluate nothing
+  int forming_ = 0;              // normal forms that are being made, one for another
+  int watched_ = 0;              // schemas around this one with unevaluatedProperties or unevaluatedItems
   std::map<const Json*, Place> places_;
   std::map<std::string, const Json*> identifiers_;  // of $id, $anchor and their forms of old drafts
   std::vector<std::unique_ptr<Json>> made_;         // schemas for parts of constants

@@ -178,7 +178,8 @@ class Parser {
     if (take("\\")) return escape();
     const char c = peek();
     if (c == '*' || c == '+' || c == '?') fail("there is nothing to repeat");
-    if (!python_ && (c == '{' || c == '}' || c == ']')) fail(fmt::format("'{}' must be escaped", c));
+    // Without the u flag, ECMA 262 takes closing brackets as text (annex B.1.2), and patterns rely on that.
+    if (!python_ && c == '{') fail(fmt::format("'{}' must be escaped", c));
     const char32_t character = next();
     return of_set(cased({{character, character}}));
   }
