@@ -94,10 +94,8 @@ class Reader {
     }
   }
 
-  TorchFile read() {
-    const ZipMember& data = *find("data.pkl");
-    if (zip_crc32(data.data) != data.crc32) fail("data.pkl: wrong checksum");
-    const Pickle pickle(data.data, kGlobals, name_);
+  TorchFile read_state_dict() {
+    const Pickle pickle = read_pickle();
     const PickleValue& dict = pickle.root();
     if (!dict.is(Kind::kDict)) unsupported(fmt::format("contains {} (expected a state dict)", dict.kind_name()));
     std::unordered_set<std::string_view> seen;
@@ -110,6 +108,14 @@ class Reader {
       if (!seen.insert(key.text).second) fail_tensor("appears twice");
       add(*dict.items[i + 1]);
     }
+    return std::move(out_);
+  }
+
+  TorchFile read_tensor() {
+    const Pickle pickle = read_pickle();
+    if (!is_tensor(pickle.root()))
+      unsupported(fmt::format("contains {} (expected a tensor)", pickle.root().kind_name()));
+    add(pickle.root());
     return std::move(out_);
   }
 
@@ -132,11 +138,18 @@ class Reader {
   [[noreturn]] void unsupported(const std::string& what) const {
     throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: {}", name_, what));
   }
-  [[noreturn]] void fail_tensor(const std::string& what) const {
-    fail(fmt::format("tensor {}: {}", dump_json(tensor_.substr(0, 128)), what));
-  }
+  [[noreturn]] void fail_tensor(const std::string& what) const { fail(fmt::format("{}: {}", subject(), what)); }
   [[noreturn]] void unsupported_tensor(const std::string& what) const {
-    unsupported(fmt::format("tensor {}: {}", dump_json(tensor_.substr(0, 128)), what));
+    unsupported(fmt::format("{}: {}", subject(), what));
+  }
+  std::string subject() const {
+    return tensor_.empty() ? "the tensor" : fmt::format("tensor {}", dump_json(tensor_.substr(0, 128)));
+  }
+
+  Pickle read_pickle() const {
+    const ZipMember& data = *find("data.pkl");
+    if (zip_crc32(data.data) != data.crc32) fail("data.pkl: wrong checksum");
+    return Pickle(data.data, kGlobals, name_);
   }
 
   static std::string_view text_of(const ZipMember& member) {
@@ -149,6 +162,11 @@ class Reader {
 
   static bool is_call(const PickleValue& value, std::string_view global) {
     return value.is(Kind::kCall) && value.items[0]->text == global;
+  }
+
+  // Whether a value is a tensor, or a parameter of one.
+  static bool is_tensor(const PickleValue& value) {
+    return is_call(value, kRebuildV2) || is_call(value, kRebuildV3) || is_call(value, kRebuildParameter);
   }
 
   const PickleValue& argument(const PickleValue& call, size_t index, Kind kind, std::string_view what) const {
@@ -314,7 +332,11 @@ class Reader {
 }  // namespace
 
 TorchFile read_torch_file(std::span<const std::byte> file, const std::string& name) {
-  return Reader(file, name).read();
+  return Reader(file, name).read_state_dict();
+}
+
+TorchFile read_torch_tensor(std::span<const std::byte> file, const std::string& name) {
+  return Reader(file, name).read_tensor();
 }
 
 }  // namespace sluice

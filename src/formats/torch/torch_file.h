@@ -23,4 +23,7 @@ struct TorchFile {
 // unsupported types or ranks.
 TorchFile read_torch_file(std::span<const std::byte> file, const std::string& name);
 
+// The same for a file that torch.save wrote of one tensor: the entry has no name.
+TorchFile read_torch_tensor(std::span<const std::byte> file, const std::string& name);
+
 }  // namespace sluice

@@ -73,6 +73,35 @@ TEST(TorchFile, StateDict) {
   }
 }
 
+TEST(TorchFile, OneTensor) {
+  const auto file = [](const std::string& value) {
+    return zip(torch_files(kBegin + value + kStop, {{"0", counting(6)}}));
+  };
+  const auto read_one = [](const std::string& bytes) {
+    return read_torch_tensor(std::as_bytes(std::span(bytes)), "a file");
+  };
+  const std::string bytes = file(tensor(storage("FloatStorage", "0", 6), 0, {2, 3}, {3, 1}));
+  const TorchFile whole = read_one(bytes);
+  ASSERT_EQ(whole.entries.size(), 1u);
+  EXPECT_EQ(whole.entries[0].name, "");
+  EXPECT_EQ(values(whole.entries[0]), (std::vector<float>{0, 1, 2, 3, 4, 5}));
+  const std::string turned = file(tensor(storage("FloatStorage", "0", 6), 0, {3, 2}, {1, 3}));
+  EXPECT_EQ(values(read_one(turned).entries[0]), (std::vector<float>{0, 3, 1, 4, 2, 5}));
+  const auto error = [&](const std::string& bad) {
+    try {
+      read_one(bad);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(error(file(tensor(storage("FloatStorage", "0", 6), 0, {3, 3}, {3, 1}))),
+              AllOf(HasSubstr("a file: the tensor: "), HasSubstr("exceeds its storage")));
+  EXPECT_THAT(error(file(kEmptyDict)), HasSubstr("expected a tensor"));
+  EXPECT_THAT(error(file(integer(7))), HasSubstr("expected a tensor"));
+  EXPECT_THAT(error(one_tensor(0, {2, 3}, {3, 1})), HasSubstr("expected a tensor"));
+}
+
 TEST(TorchFile, ViewsOfOneStorage) {
   const std::string shared = storage("FloatStorage", "0", 6);
   const std::string file = zip(torch_files(state_dict({{"all", tensor(shared, 0, {6}, {1})},
