@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "tokenizer/files/base64.h"
+#include "base/base64.h"
 #include "tokenizer/unicode.h"
 
 namespace sluice::tokenizer {

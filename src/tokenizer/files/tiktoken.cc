@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/base64.h"
 #include "sluice/error.h"
 #include "tokenizer/byte_level.h"
-#include "tokenizer/files/base64.h"
 #include "tokenizer/files/published_patterns.h"
 
 namespace sluice::tokenizer {

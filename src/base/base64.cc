@@ -1,13 +1,14 @@
 // Decodes base64.
-#include "tokenizer/files/base64.h"
+#include "base/base64.h"
 
 #include <cstdint>
 
-namespace sluice::tokenizer {
+namespace sluice {
 
 std::optional<std::string> decode_base64(std::string_view text) {
   while (text.ends_with('=')) text.remove_suffix(1);
   std::string out;
+  out.reserve(text.size() / 4 * 3 + 3);
   uint32_t bits = 0;
   int count = 0;
   for (const char c : text) {
@@ -34,4 +35,9 @@ std::optional<std::string> decode_base64(std::string_view text) {
   return out;
 }
 
-}  // namespace sluice::tokenizer
+std::optional<std::string> decode_padded_base64(std::string_view text) {
+  if (text.size() % 4 != 0 || text.ends_with("===")) return std::nullopt;
+  return decode_base64(text);
+}
+
+}  // namespace sluice
