@@ -36,6 +36,7 @@ struct ModelInfo {
   int64_t kv_cache_tokens = 0;   // tokens that the KV cache holds; 0: the model has none
   std::string kv_cache_dtype{};  // type of cached keys and values
   int vocab_size = 0;            // width of the logits; requests may use the ids below it
+  int prompt_vector_width = 0;   // width of Request::prompt_vectors; 0: requests may not have them
   std::vector<TokenId> eos_token_ids{};
   int64_t created = 0;  // seconds since 1970, when it was loaded
   bool has_chat_template = false;
@@ -122,6 +123,12 @@ class Engine {
   virtual std::string token_text(TokenId token) const = 0;   // the vocabulary's spelling, with byte-level symbols
   virtual std::string token_bytes(TokenId token) const = 0;  // the bytes the token stands for
   virtual std::string render_chat(const ChatPrompt& chat) const = 0;
+  // Vectors for Request::prompt_vectors from what torch.save wrote of a tensor [rows, width] or [1, rows, width] of a
+  // floating-point type. No code of the file is run. Errors name `param`. Thread-safe, on the caller's thread.
+  virtual std::shared_ptr<const PromptVectors> read_prompt_vectors(std::string_view /*file*/,
+                                                                   const std::string& param) const {
+    throw Error(ErrorCode::kInvalidRequest, "This model takes no vectors in place of token ids.", param, "");
+  }
   // The settings of the tokenizer, with the chat template in use: an object as in Hugging Face's tokenizer_config.json.
   virtual std::string tokenizer_config() const { return "{}"; }
 

@@ -28,6 +28,7 @@ struct EngineOptions {
   std::string task = "auto";
   // A model that generates also gives vectors of texts: none (it does not), last or mean (of its last hidden states).
   std::string embedding_pooling = "none";
+  bool enable_prompt_embeds = false;  // requests may give vectors in place of token ids (docs/prompt-vectors.md)
   bool matryoshka = false;            // vectors may be cut to fewer dimensions, also if the checkpoint does not say so
   bool allow_bin = false;             // allow weights in torch.save files (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
@@ -170,6 +171,8 @@ void visit(V&& v, EngineOptions& o) {
     "give vectors of texts beside answers: the hidden state of the last token, or the mean of those of all tokens "
     "(none: a model that generates gives no vectors)",
     {"none", "last", "mean"});
+  v("enable-prompt-embeds", o.enable_prompt_embeds,
+    "let requests of /v1/completions give vectors in place of a prompt's token ids (prompt-vectors.md)");
   v("matryoshka", o.matryoshka,
     "allow 'dimensions' for an embedding model that was trained for it but does not declare it (is_matryoshka)");
   v("dtype", o.dtype, "type of weights and computation (auto: the checkpoint's)",

@@ -3,12 +3,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "sluice/prompt_vectors.h"
 #include "sluice/sampling_parameters.h"
 
 namespace sluice {
@@ -64,8 +66,11 @@ enum class HiddenPooling {
 };
 
 struct Request {
-  std::string id{};                             // for logs; need not be unique
-  std::vector<TokenId> prompt{};                // at least one token
+  std::string id{};               // for logs; need not be unique
+  std::vector<TokenId> prompt{};  // at least one token
+  // Vectors in place of the prompt's ids, which are then as many zeros; null: none. For an engine that was loaded with
+  // enable_prompt_embeds. They count as tokens. Samplers that look at the text see the answer only.
+  std::shared_ptr<const PromptVectors> prompt_vectors{};
   std::string prompt_param = "prompt";          // name of the request's field in errors about the prompt
   std::string max_tokens_param = "max_tokens";  // the same for sampling.max_tokens
   // Most tokens of the prompt, of which the others are cut off (sluice/context.h). -1: as many as fit beside the

@@ -67,6 +67,15 @@ Batch rows_of(const Batch& batch, int begin, int end) {
   part.sample_rows.assign(low, high);
   for (int32_t& row : part.sample_rows) row -= begin;
   part.adapters = cut(batch.adapters, begin, end);
+  for (const GivenRows& given : batch.given) {
+    const int from = std::max(begin, given.row), to = std::min(end, given.row + given.count);
+    if (from >= to) continue;
+    const auto width = static_cast<int64_t>(given.values.size()) / given.count;
+    part.given.push_back({.row = from - begin,
+                          .count = to - from,
+                          .values = given.values.subspan((from - given.row) * width, (to - from) * width),
+                          .owner = given.owner});
+  }
   part.sample_adapters = cut(batch.sample_adapters, low - batch.sample_rows.begin(), high - batch.sample_rows.begin());
   return part;
 }

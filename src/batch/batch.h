@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,14 @@ struct StateCopy {
   int32_t to = 0;
 };
 
+// Rows whose input vectors are given, in place of those that the embedding table has for their tokens.
+struct GivenRows {
+  int32_t row = 0;                      // the first one
+  int32_t count = 0;                    // rows that follow each other
+  std::span<const float> values{};      // [count, ModelShape::input_width], in host memory
+  std::shared_ptr<const void> owner{};  // keeps the values until the step is done
+};
+
 struct Batch {
   std::vector<int32_t> tokens;       // [tokens] ids, sequence after sequence
   std::vector<int32_t> from_sample;  // [tokens] or empty: index of the previous step's sampled token that goes here,
@@ -49,6 +58,7 @@ struct Batch {
   // whatever its slot holds.
   std::vector<int32_t> state_slots;     // [sequences] slot of the state that is read and written
   std::vector<StateCopy> state_copies;  // done before the step, in order
+  std::vector<GivenRows> given;         // ascending; the tokens of these rows are 0
 
   int sequences() const { return static_cast<int>(kv_len.size()); }
   int size() const { return static_cast<int>(tokens.size()); }
@@ -81,13 +91,15 @@ struct BatchView {
         state_slots(b.state_slots),
         adapters(b.adapters),
         sample_adapters(b.sample_adapters),
-        prompt_len(b.prompt_len) {}
+        prompt_len(b.prompt_len),
+        given(b.given) {}
 
   Indices tokens, positions, types, slots, query_start, kv_len, block_table;  // as in Batch
   int block_table_stride = 0;
   bool wants_hidden = false;
   Indices sample_rows, state_slots, adapters, sample_adapters;
   std::span<const int32_t> prompt_len;
+  std::span<const GivenRows> given;
 
   int sequences() const { return static_cast<int>(kv_len.size()); }
   int size() const { return static_cast<int>(tokens.size()); }

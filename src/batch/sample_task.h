@@ -26,6 +26,7 @@ struct SampleTask {
   // Null when no parameter looks at the text so far. They are the prompt and the output before this token.
   const std::vector<TokenId>* tokens = nullptr;
   int prompt_length = 0;
+  int given = 0;                          // leading ones of `tokens` that only stand for vectors
   const SamplerState* state = nullptr;    // null when no sampler is stateful
   std::span<const TokenId> end_tokens{};  // cannot be sampled while position < min_tokens
   // Null: none. It is asked when the task is sampled, with all tokens before this one. Where it leaves only the end,
@@ -36,6 +37,9 @@ struct SampleTask {
   int position = 0;    // number of output tokens before this one
   int logprobs = -1;   // alternatives to report; 0: only the token's own; -1: nothing
   bool plain = false;  // known to have no edits(): the parameters need not be checked again
+
+  // The tokens that are text. The prompt's are `prompt_length - given`.
+  std::span<const TokenId> text() const { return std::span(*tokens).subspan(static_cast<size_t>(given)); }
 };
 
 inline bool needs_state(const SamplingParams& params) {

@@ -178,7 +178,7 @@ void BlockPool::cut(BlockHash& hash) const {
 }
 
 std::vector<BlockId> BlockPool::find(const std::string& salt, std::span<const BlockHash> hashes,
-                                     std::span<const TokenId> tokens, std::span<const std::string> extras) const {
+                                     std::span<const TokenId> tokens, std::span<const std::string_view> extras) const {
   const size_t size = options_.block_size;
   CHECK(hashes.size() * size <= tokens.size(), "{} hashes, {} tokens", hashes.size(), tokens.size());
   CHECK(extras.empty() || extras.size() >= hashes.size(), "{} hashes, extra keys of {}", hashes.size(), extras.size());
@@ -187,7 +187,7 @@ std::vector<BlockId> BlockPool::find(const std::string& salt, std::span<const Bl
     const auto found = by_hash_.find(hashes[i]);
     if (found == by_hash_.end()) break;
     const BlockId parent = chain.empty() ? kNoBlock : chain.back();
-    const std::string_view extra = extras.empty() ? std::string_view() : std::string_view(extras[i]);
+    const std::string_view extra = extras.empty() ? std::string_view() : extras[i];
     if (!matches(found->second, parent, salt, tokens.subspan(i * size, size), extra)) break;
     chain.push_back(found->second);
   }

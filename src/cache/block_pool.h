@@ -116,7 +116,7 @@ class BlockPool {
   // extra keys of each row, or empty if there are none. Holds nothing and counts nothing: share() what is used and
   // count_query().
   std::vector<BlockId> find(const std::string& salt, std::span<const BlockHash> hashes, std::span<const TokenId> tokens,
-                            std::span<const std::string> extras = {}) const;
+                            std::span<const std::string_view> extras = {}) const;
   // The cached primary block with this hash, which is not verified against tokens; kNoBlock: there is none.
   BlockId find(const BlockHash& hash) const;
   // The block of `group` in the row of a cached primary block (itself for group 0); kNoBlock when it is gone.

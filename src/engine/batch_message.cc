@@ -2,13 +2,17 @@
 #include "engine/batch_message.h"
 
 #include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "sluice/error.h"
 
 namespace sluice {
 namespace {
 
-static_assert(sizeof(Batch) == 15 * sizeof(std::vector<int32_t>) + sizeof(size_t), "each_list must visit every list");
+static_assert(sizeof(Batch) == 16 * sizeof(std::vector<int32_t>) + sizeof(size_t),
+              "each_list must visit every list but `given`");
 
 // Calls visit(list) for every list of a batch.
 template <class B, class F>
@@ -27,13 +31,23 @@ std::vector<std::byte> to_message(const Batch& batch) {
     const auto* from = static_cast<const std::byte*>(data);
     message.insert(message.end(), from, from + bytes);
   };
+  const auto append_count = [&](size_t size) {
+    const auto count = static_cast<uint32_t>(size);
+    append(&count, sizeof count);
+  };
   append(&batch.block_table_stride, sizeof batch.block_table_stride);
   append(&batch.wants_hidden, sizeof batch.wants_hidden);
   each_list(batch, [&](const auto& list) {
-    const auto count = static_cast<uint32_t>(list.size());
-    append(&count, sizeof count);
+    append_count(list.size());
     append(list.data(), list.size() * sizeof list[0]);
   });
+  append_count(batch.given.size());
+  for (const GivenRows& given : batch.given) {
+    append(&given.row, sizeof given.row);
+    append(&given.count, sizeof given.count);
+    append_count(given.values.size());
+    append(given.values.data(), given.values.size_bytes());
+  }
   return message;
 }
 
@@ -43,10 +57,7 @@ Batch from_message(std::span<const std::byte> message) {
     if (bytes > 0) std::memcpy(to, message.data(), bytes);
     message = message.subspan(bytes);
   };
-  Batch batch;
-  take(&batch.block_table_stride, sizeof batch.block_table_stride);
-  take(&batch.wants_hidden, sizeof batch.wants_hidden);
-  each_list(batch, [&](auto& list) {
+  const auto take_list = [&](auto& list) {
     uint32_t count = 0;
     take(&count, sizeof count);
     if (message.size() < count * sizeof list[0]) {
@@ -54,7 +65,23 @@ Batch from_message(std::span<const std::byte> message) {
     }
     list.resize(count);
     take(list.data(), count * sizeof list[0]);
-  });
+  };
+  Batch batch;
+  take(&batch.block_table_stride, sizeof batch.block_table_stride);
+  take(&batch.wants_hidden, sizeof batch.wants_hidden);
+  each_list(batch, take_list);
+  uint32_t parts = 0;
+  take(&parts, sizeof parts);
+  for (uint32_t i = 0; i < parts; ++i) {
+    GivenRows given;
+    take(&given.row, sizeof given.row);
+    take(&given.count, sizeof given.count);
+    const auto values = std::make_shared<std::vector<float>>();
+    take_list(*values);
+    given.values = *values;
+    given.owner = values;
+    batch.given.push_back(std::move(given));
+  }
   if (!message.empty()) throw Error(ErrorCode::kInternal, "a batch from another rank is too long");
   return batch;
 }

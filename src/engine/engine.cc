@@ -34,6 +34,7 @@
 #include "engine/load.h"
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
+#include "engine/prompt_vectors.h"
 #include "engine/rank_rows.h"
 #include "engine/ranks.h"
 #include "engine/replicas.h"
@@ -233,6 +234,7 @@ class EngineImpl final : public TextEngine {
   RequestId submit(Request request, EventSink sink) override {
     set_context_shift(request, scheduler_options_.context_shift);
     validate(request, info_.vocab_size);
+    check_prompt_vectors(request, info_);
     resolve_texts(request.sampling, *tokenizer_);
     check_fits(request, scheduler_options_);
     if (!request.session.empty()) {
@@ -254,6 +256,9 @@ class EngineImpl final : public TextEngine {
       request.n = request.best_of;
     }
     if (draining_.load()) throw Error(ErrorCode::kOverloaded, "The server is shutting down.");
+    if (request.prompt_vectors != nullptr) {
+      request.prompt_vectors = vector_memory_.hold(std::move(request.prompt_vectors));
+    }
     std::shared_ptr<const Adapter> adapter;
     if (!request.adapter.empty()) {
       adapter = adapters_.get(request.adapter);
@@ -693,6 +698,7 @@ class EngineImpl final : public TextEngine {
   Inbox inbox_;
   AdapterTable adapters_;
   const TransferRules transfer_rules_;
+  VectorMemory vector_memory_;
   Runner runner_;
   std::unique_ptr<RankRows> rows_;      // null: rows of the prefix cache are kept nowhere else
   std::unique_ptr<Drafting> drafting_;  // null: no drafts

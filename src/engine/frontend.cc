@@ -35,6 +35,7 @@ void Frontend::add(RequestId id, Request request, EventSink sink) {
   if (request.returns_prompt) stream->prompt = std::move(request.prompt);
   request.prompt.clear();
   request.prompt.shrink_to_fit();
+  request.prompt_vectors.reset();
   stream->request = std::move(request);
   const std::scoped_lock lock(streams_mutex_);
   streams_.emplace(id, std::move(stream));

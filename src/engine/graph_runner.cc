@@ -55,8 +55,8 @@ bool GraphRunner::usable() const {
 
 bool GraphRunner::takes(const Batch& batch) const {
   if (!batch.adapters.empty() && !loaded_.adapters->plain()) return false;
-  return usable() && !batch.wants_hidden && batch.size() > 0 && batch.size() == batch.sequences() &&
-         batch.sample_rows.size() == batch.kv_len.size();
+  return usable() && !batch.wants_hidden && batch.given.empty() && batch.size() > 0 &&
+         batch.size() == batch.sequences() && batch.sample_rows.size() == batch.kv_len.size();
 }
 
 int GraphRunner::most_sequences() const {

@@ -413,6 +413,22 @@ void plan_vectors(const EngineOptions& options, LoadPlan& plan) {
   if (bytes > 0) plan.memory.rows.push_back({"vectors", bytes, fmt::format("sums of {} texts", plan.max_num_seqs)});
 }
 
+// Vectors in place of the ids of prompts.
+void plan_prompt_vectors(const EngineOptions& options, LoadPlan& plan) {
+  if (!options.enable_prompt_embeds) return;
+  if (plan.task != Task::kGenerate) {
+    throw Error(ErrorCode::kUnsupportedModel, fmt::format("--enable-prompt-embeds: the model was loaded with --task {} "
+                                                          "(expected generate)",
+                                                          to_string(plan.task)));
+  }
+  if (plan.shape.input_width == 0) {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("--enable-prompt-embeds: layers of the family {} read token ids, which vectors have not",
+                            plan.shape.family));
+  }
+  plan.prompt_vector_width = plan.shape.input_width;
+}
+
 LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr<Communicator> communicator) {
   check_options(given);
   EngineOptions options = given;
@@ -470,6 +486,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   note_model(plan, *model, context);
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
   plan_vectors(options, plan);
+  plan_prompt_vectors(options, plan);
   plan_drafts(options.model, plan);
   warn_about_unpacked(plan);
 

@@ -37,6 +37,7 @@ struct LoadPlan {
   Task task = Task::kGenerate;
   std::optional<HiddenPooling> embedding_pooling{};           // EngineOptions::embedding_pooling
   EmbeddingFiles embedding{};                                 // for kEmbed
+  int prompt_vector_width = 0;                                // ModelInfo::prompt_vector_width
   ScoreActivation score_activation = ScoreActivation::kNone;  // for kScore
   ModelShape shape;
   int64_t parameters = 0;

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/sha256.h"
 #include "engine/placement.h"
 #include "engine/ranks.h"
 #include "engine/row_mover.h"
@@ -37,6 +38,10 @@ class Replicas final : public Engine {
   std::string token_text(TokenId token) const override { return slots_.any()->token_text(token); }
   std::string token_bytes(TokenId token) const override { return slots_.any()->token_bytes(token); }
   std::string render_chat(const ChatPrompt& chat) const override { return slots_.any()->render_chat(chat); }
+  std::shared_ptr<const PromptVectors> read_prompt_vectors(std::string_view file,
+                                                           const std::string& param) const override {
+    return slots_.any()->read_prompt_vectors(file, param);
+  }
   std::string tokenizer_config() const override { return slots_.any()->tokenizer_config(); }
   PooledText encode(std::string_view text, std::optional<std::string_view> pair,
                     const Truncation& truncation) const override {
@@ -45,8 +50,9 @@ class Replicas final : public Engine {
   Request chat_request(ChatRequest chat) const override { return slots_.any()->chat_request(std::move(chat)); }
 
   RequestId submit(Request request, EventSink sink) override {
-    const std::vector<ChainHash> chain =
-        Placement::chain_of(request.prompt, request.adapter + '\0' + request.cache_salt);
+    std::string salt = request.adapter + '\0' + request.cache_salt;
+    if (request.prompt_vectors != nullptr) salt += '\0' + hex(sha256(request.prompt_vectors->digests()));
+    const std::vector<ChainHash> chain = Placement::chain_of(request.prompt, salt);
     const int64_t load = Placement::load_of(request.n, request.prompt.size());
     return place(chain, load, [&](Engine& engine, std::shared_ptr<const void> entered, bool last) {
       EventSink counted = [sink, entered = std::move(entered)](Event event) { sink(std::move(event)); };

@@ -23,7 +23,8 @@ size_t most_indices(const LoadPlan& plan) {
 
 }  // namespace
 
-StepInputs::StepInputs(const LoadPlan& plan) : queue_(*plan.queue), ranks_(plan.communicator.get()) {
+StepInputs::StepInputs(const LoadPlan& plan)
+    : queue_(*plan.queue), pinned_memory_(plan.device->pinned_memory()), ranks_(plan.communicator.get()) {
   if (plan.device->memory().host_accessible()) return;
   const size_t bytes = most_indices(plan) * sizeof(int32_t);
   for (Pinned& staging : staging_) {
@@ -63,6 +64,26 @@ void StepInputs::feed_sampled(ops::Ctx& context, const Indices& tokens, const In
   if (ranks_ != nullptr) ops::broadcast(context, placed);
 }
 
+// When a step is placed, the one before it was launched. The event recorded then is therefore behind all that reads the
+// values of that step.
+std::span<const GivenRows> StepInputs::place_given(std::span<const GivenRows> given) {
+  rows_[rows_turn_ % rows_.size()].read = queue_.record_event();
+  PinnedRows& rows = rows_[++rows_turn_ % rows_.size()];
+  queue_.wait_for(rows.read);
+  size_t bytes = 0;
+  for (const GivenRows& part : given) bytes += part.values.size_bytes();
+  if (bytes > rows.values.size()) rows.values = Buffer(bytes, pinned_memory_);
+  given_.assign(given.begin(), given.end());
+  auto* to = reinterpret_cast<float*>(rows.values.data());
+  for (GivenRows& part : given_) {
+    std::ranges::copy(part.values, to);
+    part.values = {to, part.values.size()};
+    part.owner = nullptr;
+    to += part.values.size();
+  }
+  return given_;
+}
+
 BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor& sampled) {
   BatchView view(batch);
   if (device_.size() == 0) {
@@ -79,6 +100,7 @@ BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor&
     *list = placed;
   }
   send();
+  if (!batch.given.empty()) view.given = place_given(batch.given);
   feed_sampled(context, view.tokens, from_sample, sampled);
   return view;
 }

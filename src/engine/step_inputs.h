@@ -1,8 +1,10 @@
 // Puts a step's indices where its ops read them. For a device, all lists are adjacent in one buffer and are copied
-// there by one copy.
+// there by one copy. Vectors that a step is given go to pinned memory, from where the model copies them.
 #pragma once
 
 #include <array>
+#include <span>
+#include <vector>
 
 #include "batch/batch.h"
 #include "engine/load.h"
@@ -36,13 +38,22 @@ class StepInputs {
     Buffer indices;
     uint64_t copied = 0;  // event of the queue after the last copy
   };
+  struct PinnedRows {
+    Buffer values;
+    uint64_t read = 0;  // event of the queue after the step that reads them
+  };
+  std::span<const GivenRows> place_given(std::span<const GivenRows> given);
 
   ops::Queue& queue_;
+  Memory& pinned_memory_;
   const Communicator* ranks_;      // all ranks; null: there is one
   std::array<Pinned, 2> staging_;  // used alternately: the host fills one while the other is copied
   size_t turn_ = 0;
-  size_t used_ = 0;  // indices added since begin()
-  Buffer device_;    // empty if ops read host memory
+  size_t used_ = 0;                 // indices added since begin()
+  Buffer device_;                   // empty if ops read host memory
+  std::array<PinnedRows, 2> rows_;  // used alternately by steps that are given vectors
+  size_t rows_turn_ = 0;
+  std::vector<GivenRows> given_;  // the step's, in pinned memory
 };
 
 }  // namespace sluice

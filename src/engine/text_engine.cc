@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "chat/answer_parser.h"
+#include "engine/prompt_vectors.h"
 #include "engine/text.h"
 #include "hub/cache.h"
 #include "sluice/context.h"
@@ -52,6 +53,7 @@ ModelInfo model_info(const LoadPlan& plan, const std::optional<ChatTemplate>& ch
   info.kv_cache_tokens = static_cast<int64_t>(plan.blocks) * plan.block_size;
   if (plan.kv_dtype != nullptr) info.kv_cache_dtype = plan.kv_dtype->name;
   info.vocab_size = plan.shape.vocab;
+  info.prompt_vector_width = plan.prompt_vector_width;
   info.eos_token_ids = checkpoint.generation.eos_token_ids;
   info.created = std::time(nullptr);
   info.has_chat_template = chat_template.has_value();
@@ -147,6 +149,11 @@ std::string TextEngine::render_chat(const ChatPrompt& chat) const {
   input.continue_final_message = chat.continue_final_message;
   std::string text = template_->render(input, std::chrono::system_clock::now());
   return text.starts_with(first_text_) ? text : first_text_ + text;
+}
+
+std::shared_ptr<const PromptVectors> TextEngine::read_prompt_vectors(std::string_view file,
+                                                                     const std::string& param) const {
+  return sluice::read_prompt_vectors(file, info_, param);
 }
 
 Request TextEngine::chat_request(ChatRequest chat) const {

@@ -25,6 +25,8 @@ class TextEngine : public Engine {
   std::string token_bytes(TokenId token) const override;
   std::string render_chat(const ChatPrompt& chat) const override;
   std::string tokenizer_config() const override { return config_; }
+  std::shared_ptr<const PromptVectors> read_prompt_vectors(std::string_view file,
+                                                           const std::string& param) const override;
   Request chat_request(ChatRequest chat) const override;
   PooledText encode(std::string_view text, std::optional<std::string_view> pair,
                     const Truncation& truncation) const override;

@@ -22,6 +22,7 @@ DecoderSpec gemma_like(const Config& config, const LoadContext& context, std::st
     config.refuse("use_bidirectional_attention", "only causal attention can generate");
   }
   s.embedding_scale = gemma_factor(context, std::sqrt(static_cast<double>(s.hidden)));
+  s.scaled_vectors = true;
   return s;
 }
 

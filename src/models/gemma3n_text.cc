@@ -48,6 +48,7 @@ class AltUp final : public AuxiliaryStream {
 
   size_t tensors() const override { return 8; }
   bool capturable() const override { return inputs_.capturable(); }
+  bool reads_tokens() const override { return true; }
   int64_t floats_per_token() const override {
     const int64_t n = spec_.streams, coefficients = hidden_ + n + n * n;
     const int64_t besides = std::max(inputs_.floats_taken(), coefficients + inputs_.floats_taken());

@@ -27,6 +27,7 @@ class LayerInputs final : public AuxiliaryStream {
   int64_t floats_per_token() const override { return has_inputs_ ? inputs_.floats_kept() + inputs_.floats_taken() : 0; }
   size_t tensors() const override { return 4; }
   bool capturable() const override { return !has_inputs_ || inputs_.capturable(); }
+  bool reads_tokens() const override { return has_inputs_; }
   std::vector<Shape> shapes(int64_t tokens) const override {
     return has_inputs_ ? std::vector<Shape>{{tokens, inputs_.floats_kept()}} : std::vector<Shape>{};
   }
@@ -200,6 +201,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
                               .rope = {.layer_type = "sliding_attention"}});
   read_attention(config, context, s);
   s.embedding_scale = gemma_factor(context, std::sqrt(static_cast<double>(s.hidden)));
+  s.scaled_vectors = true;
   s.names.attention_post_norm = "post_attention_layernorm";
   s.names.mlp_norm = "pre_feedforward_layernorm";
   s.names.mlp_post_norm = "post_feedforward_layernorm";

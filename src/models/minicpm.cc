@@ -8,6 +8,7 @@ namespace sluice {
 void read_minicpm_scales(const Config& config, DecoderSpec& s, const MiniCpmScales& d) {
   s.embedding_scale = config.get("scale_emb", d.embedding);
   if (!(s.embedding_scale > 0)) config.refuse("scale_emb", "must be positive");
+  s.scaled_vectors = true;
   s.residual_scale = config.get("scale_depth", d.depth) / std::sqrt(static_cast<float>(s.depth()));
   const float base = config.get("dim_model_base", d.base);
   if (!(base > 0)) config.refuse("dim_model_base", "must be positive");

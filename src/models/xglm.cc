@@ -17,6 +17,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.tied_head = config.get("tie_word_embeddings", true);
   if (s.hidden % 2 != 0 || s.hidden < 4) config.refuse("d_model", "must be even and at least 4");
   if (config.get("scale_embedding", true)) s.embedding_scale = std::sqrt(static_cast<float>(s.hidden));
+  s.scaled_vectors = true;
   s.positions = Positions::kSinusoidal;
   s.position_offset = 2;
   s.attention.out = "out_proj";

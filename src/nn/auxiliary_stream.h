@@ -21,7 +21,8 @@ class AuxiliaryStream {
   // Arena floats per token: the step's tensors plus the most that any call takes besides.
   virtual int64_t floats_per_token() const = 0;
   virtual size_t tensors() const = 0;
-  virtual bool capturable() const { return true; }  // see ModelShape::capturable
+  virtual bool capturable() const { return true; }     // see ModelShape::capturable
+  virtual bool reads_tokens() const { return false; }  // begin() needs the tokens beside their embeddings
   // The fp32 tensors that begin() returns for a step of `tokens` tokens.
   virtual std::vector<Shape> shapes(int64_t tokens) const = 0;
   // Makes the step's tensors from its embeddings [tokens, hidden].

@@ -116,6 +116,7 @@ class DecoderLm final : public Model {
               .vocab = spec_.vocab,
               .width = context.task == Task::kGenerate ? spec_.vocab : spec_.hidden,
               .hidden = spec_.embedding_dim > 0 || spec_.auxiliary_stream ? 0 : spec_.hidden,
+              .input_width = static_cast<int>(embedding_dim()),
               .token_types = false,
               .max_positions = spec_.max_positions,
               .capturable = std::ranges::none_of(spec_.ropes, depends_on_length),
@@ -139,6 +140,7 @@ class DecoderLm final : public Model {
     if (spec_.auxiliary_stream) {
       auxiliary_stream_ = spec_.auxiliary_stream(body, spec_);
       shape_.capturable = shape_.capturable && auxiliary_stream_->capturable();
+      if (auxiliary_stream_->reads_tokens()) shape_.input_width = 0;
     }
     const OtherStage of_last(context, !stage_.last());
     if (!names.norm.empty()) norm_ = Norm(body, names.norm, spec_.hidden, spec_.final_norm.value_or(spec_.norm));
@@ -360,14 +362,28 @@ class DecoderLm final : public Model {
     }
   }
 
+  // Puts the given vectors of a step where the embeddings of their rows are.
+  void place_given(ops::Ctx& c, const BatchView& batch, const Tensor& embeddings) const {
+    for (const GivenRows& given : batch.given) {
+      const Tensor rows = embeddings.slice_rows(given.row, given.count);
+      CHECK(shape_.input_width > 0 && rows.dense() && rows.bytes() == given.values.size_bytes(), "{} values for {}",
+            given.values.size(), rows.shape.str());
+      c.queue.copy_async(rows.data, given.values.data(), rows.bytes());
+    }
+  }
+
   void embed(ops::Ctx& c, const BatchView& batch, const Tensor& x) const {
     if (spec_.embedding_dim > 0) {
       Arena::Scope scope(c.arena);
-      project_in_.into(c, x, embedding_(c, batch.tokens), false);
+      const Tensor embeddings = embedding_(c, batch.tokens);
+      place_given(c, batch, embeddings);
+      project_in_.into(c, x, embeddings, false);
     } else {
       embedding_.into(c, x, batch.tokens);
+      if (!spec_.scaled_vectors) place_given(c, batch, x);
     }
     if (spec_.embedding_scale != 1.0f) ops::map(c, x, ops::Map::kScale, spec_.embedding_scale);
+    if (spec_.scaled_vectors) place_given(c, batch, x);
     if (!spec_.names.embedding_norm.empty()) embedding_norm_.in_place(c, x);
     if (has_table()) {
       Arena::Scope scope(c.arena);

@@ -93,6 +93,7 @@ struct DecoderSpec {
   bool head_bias = false;
   bool unit_head = false;  // rows of the head are scaled to unit length
   float embedding_scale = 1.0f;
+  bool scaled_vectors = false;  // vectors of Batch::given are embeddings that are scaled already
   float residual_scale = 1.0f;  // multiplies the results of a block's sublayers
   float logit_scale = 1.0f;
   float logit_soft_cap = 0.0f;  // > 0: soft cap on the logits

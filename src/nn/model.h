@@ -23,6 +23,7 @@ struct ModelShape {
   int vocab = 0;             // valid ids are below this; width of the logits
   int width = 0;             // columns of the logits or, of a model for another task than kGenerate, of its vectors
   int hidden = 0;            // columns of StepOutput::hidden where a batch may want it; 0: none may
+  int input_width = 0;       // columns of the vectors of Batch::given; 0: the model reads ids elsewhere, too
   bool token_types = false;  // the model reads Batch::types
   int max_positions = 0;     // longest sequence that the model supports
   // forward() calls the same ops for all batches of equal sizes, so a CUDA graph of it can be replayed

@@ -38,10 +38,10 @@ std::vector<int> repeats(std::span<const TokenId> text, int most) {
 }
 
 // A sampler looks at each token of the text once.
-size_t one_per_token(const SampleTask& task) { return task.tokens->size(); }
+size_t one_per_token(const SampleTask& task) { return task.text().size(); }
 
 void ban_repeated_ngrams(const SampleTask& task, Edits& edits) {
-  const std::span<const TokenId> text = *task.tokens;
+  const std::span<const TokenId> text = task.text();
   const int before = task.params->no_repeat_ngram_size - 1;
   const std::vector<int> equal = repeats(text, before);
   for (size_t i = 1; i < text.size(); ++i) {
@@ -55,7 +55,7 @@ void ban_repeated_ngrams(const SampleTask& task, Edits& edits) {
 // that followed there.
 void penalize_repetitions(const SampleTask& task, Edits& edits) {
   const SamplingParams& p = *task.params;
-  std::span<const TokenId> text = *task.tokens;
+  std::span<const TokenId> text = task.text();
   if (p.dry_penalty_last_n >= 0) text = text.last(std::min(text.size(), static_cast<size_t>(p.dry_penalty_last_n)));
   const std::vector<TokenId>& breakers = p.dry_breaker_tokens.items();
   const auto breaks = [&](TokenId token) { return std::ranges::binary_search(breakers, token); };
@@ -89,7 +89,7 @@ void ban_words(const SampleTask& task, Edits& edits) {
 void run_processors(const SampleTask& task, Edits& edits) {
   std::vector<std::pair<TokenId, float>> biases;
   for (const LogitProcessor& process : task.params->logit_processors) {
-    process(*task.tokens, task.prompt_length, biases);
+    process(task.text(), task.prompt_length - task.given, biases);
   }
   for (const auto& [token, bias] : biases) edits.push_back({.id = token, .bias = bias});
 }

@@ -33,9 +33,11 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   if (request.request.pooling == HiddenPooling::kMean) reusable = 0;
   const int full_blocks = options_.prefix_caching ? reusable / options_.block_size : 0;
   const std::string& salt = request.request.cache_salt;
-  memory.extend_hashes(pools_.blocks, salt, sequence.tokens, full_blocks);
+  const std::string_view digests = request.digests();
+  memory.extend_hashes(pools_.blocks, salt, sequence.tokens, full_blocks, digests);
   const auto hashes = std::span(memory.hashes).first(full_blocks);
-  std::vector<BlockId> hits = pools_.blocks.find(salt, hashes, sequence.tokens);  // primary blocks of cached rows
+  std::vector<BlockId> hits =  // primary blocks of cached rows
+      pools_.blocks.find(salt, hashes, sequence.tokens, extra_keys(digests, hashes.size(), options_.block_size));
   const auto known = static_cast<int>(hits.size()) * options_.block_size;
   hits.resize(pools_.usable_rows(hits, hashes), kNoBlock);  // what is kNoBlock is loaded
   const int computed = static_cast<int>(hits.size()) * options_.block_size;

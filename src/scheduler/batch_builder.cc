@@ -85,6 +85,7 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
   part.later = !draft.empty() && draft.front() < 0;
   part.after_unseen = std::exchange(sequence.unseen, false);
   add_tasks(sequence, part, drafted);
+  add_given(sequence, first, std::min(end, sequence.given));
   for (int position = first; position < end; ++position) {
     const bool on_device = position >= known && drafted == 0;
     if (on_device) batch.from_sample.resize(batch.tokens.size(), -1), batch.from_sample.push_back(from_sample);
@@ -110,6 +111,16 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
                          sequence.speculates || sequence.request->beams != nullptr;
   sequence.last_step = number_;
   ++sequence.in_flight;
+}
+
+// The vectors of positions [first, end), which come next in the batch.
+void BatchBuilder::add_given(const Sequence& sequence, int first, int end) {
+  if (first >= end) return;
+  const std::shared_ptr<const PromptVectors>& vectors = sequence.request->request.prompt_vectors;
+  out_.batch.given.push_back({.row = out_.batch.size(),
+                              .count = end - first,
+                              .values = vectors->values(first, end - first),
+                              .owner = vectors});
 }
 
 // The tasks of a part whose tokens come next in the batch.

@@ -40,6 +40,7 @@ class BatchBuilder {
   ScheduledBatch take();
 
  private:
+  void add_given(const Sequence& sequence, int first, int end);
   void add_tasks(const Sequence& sequence, ScheduledBatch::Part& part, int drafted);
   int add_logit_row(const ScheduledBatch::Part& part, int position);
   void write_places();

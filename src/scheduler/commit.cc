@@ -40,6 +40,7 @@ void Scheduler::commit(ScheduledBatch step, std::span<StepResult> results) {
   for (size_t i = 0; i < results.size(); ++i) commit_part(step.parts[i], results[i], step.number);
   erase_ended();
   if (bad_logits_) reset_prefix_cache();
+  step.batch.given.clear();  // nobody needs the vectors any more
   spare_ = std::move(step);
 }
 
@@ -178,7 +179,7 @@ void Scheduler::append(Sequence& sequence, TokenId token, SequenceEvent& event) 
   sequence.tokens.push_back(token);
   if (sequence.task.counts != nullptr) {
     sequence.counts.add_output(token);
-    sequence.counts.slide(sequence.tokens, sequence.prompt_length);
+    sequence.counts.slide(sequence.text(), sequence.prompt_length - sequence.given);
   }
   ++generated_tokens_;
   event.tokens.push_back(token);
@@ -190,7 +191,7 @@ void Scheduler::append(Sequence& sequence, TokenId token, SequenceEvent& event) 
 // on others.
 void Scheduler::jump(Sequence& sequence, SequenceEvent& event) {
   forced_.clear();
-  sequence.constraint->forced(sequence.tokens, sequence.most_tokens - sequence.known(), forced_);
+  sequence.constraint->forced(sequence.text(), sequence.most_tokens - sequence.known(), forced_);
   const std::span<const TokenId> ends = sequence.task.end_tokens;
   const auto end =
       std::ranges::find_if(forced_, [&](TokenId token) { return std::ranges::find(ends, token) != ends.end(); });
@@ -238,7 +239,8 @@ void Scheduler::commit_blocks(Sequence& sequence) {
   const int whole = std::min(sequence.computed, sequence.known()) - (sequence.unseen ? 1 : 0);
   if (whole < sequence.blocks_stable_until) return;
   const auto tokens = std::span(sequence.tokens).first(whole);
-  if (sequence.memory.commit_to_cache(pools_, sequence.request->request.cache_salt, tokens)) {
+  const RequestState& request = *sequence.request;
+  if (sequence.memory.commit_to_cache(pools_, request.request.cache_salt, tokens, request.digests())) {
     sequence.blocks_stable_until = 0;  // the memory may have other blocks now
   }
 }

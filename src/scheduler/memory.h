@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "batch/batch.h"
@@ -57,6 +58,12 @@ struct SequenceBlocks {
   std::span<const BlockId> held() const { return std::span(blocks).subspan(slid_out); }
 };
 
+// The extra keys of a block (cache/block_pool.h): the digests of the vectors that its tokens stand for. `digests` are
+// those of all leading tokens that stand for vectors (PromptVectors::digests).
+std::string_view extra_key(std::string_view digests, int block, int block_size);
+// Those of the first `blocks` blocks; none if there are no vectors.
+std::vector<std::string_view> extra_keys(std::string_view digests, size_t blocks, int block_size);
+
 // The memory of one sequence. While it waits it holds nothing.
 struct SequenceMemory {
   std::vector<SequenceBlocks> groups;  // [groups], equally many blocks in each; empty while the sequence waits
@@ -96,11 +103,13 @@ struct SequenceMemory {
   // Blocks that `length` tokens still need.
   int missing_blocks(const MemoryPools& pools, int length) const;
 
-  // Hashes the first `blocks` blocks of `tokens`.
-  void extend_hashes(const BlockPool& pool, const std::string& salt, std::span<const TokenId> tokens, int blocks);
+  // Hashes the first `blocks` blocks of `tokens`. `digests` are those of the vectors that the first tokens stand for.
+  void extend_hashes(const BlockPool& pool, const std::string& salt, std::span<const TokenId> tokens, int blocks,
+                     std::string_view digests = {});
   // Commits the full blocks of `tokens`, which are computed, to the prefix cache. Returns whether it looked at any:
   // then blocks may have been exchanged for equal ones of the cache.
-  bool commit_to_cache(MemoryPools& pools, const std::string& salt, std::span<const TokenId> tokens);
+  bool commit_to_cache(MemoryPools& pools, const std::string& salt, std::span<const TokenId> tokens,
+                       std::string_view digests = {});
   // Keeps the state at the end of a cached block for those who will share it; `computed` tokens end there. Of what a
   // sequence generates only the last state is kept: the next turn of a conversation goes on from there.
   void take_snapshot(MemoryPools& pools, int computed, int prompt_length);

@@ -14,6 +14,7 @@ void Scheduler::remember_session(const Sequence& sequence, Sessions::Time expire
   const Request& request = sequence.request->request;
   session_texts_.keep(request.session, {.salt = request.cache_salt,
                                         .tokens = {sequence.tokens.begin(), sequence.tokens.begin() + tokens},
+                                        .digests = std::string(sequence.request->digests()),
                                         .expires = expires,
                                         .ttl = request.session_ttl});
 }
@@ -30,8 +31,9 @@ void Scheduler::prefetch_session(const std::string& session) {
   Prefetch prefetch{.session = session, .text = *text};
   SequenceMemory& memory = prefetch.memory;
   const auto rows = static_cast<int>(text->tokens.size()) / options_.block_size;
-  memory.extend_hashes(pools_.blocks, text->salt, text->tokens, rows);
-  std::vector<BlockId> hits = pools_.blocks.find(text->salt, memory.hashes, text->tokens);
+  memory.extend_hashes(pools_.blocks, text->salt, text->tokens, rows, text->digests);
+  std::vector<BlockId> hits = pools_.blocks.find(text->salt, memory.hashes, text->tokens,
+                                                 extra_keys(text->digests, memory.hashes.size(), options_.block_size));
   hits.resize(static_cast<size_t>(pools_.usable_rows(hits, memory.hashes)), kNoBlock);
   const auto usable = static_cast<int>(hits.size());
   if (usable == 0) {
@@ -65,7 +67,7 @@ void Scheduler::prefetch_session(const std::string& session) {
 void Scheduler::finish_prefetch(Prefetch prefetch, bool failed) {
   ++(failed ? prefetch_stats_.failed : prefetch_stats_.loaded);
   if (failed) return prefetch.memory.release(pools_);
-  prefetch.memory.commit_to_cache(pools_, prefetch.text.salt, prefetch.text.tokens);
+  prefetch.memory.commit_to_cache(pools_, prefetch.text.salt, prefetch.text.tokens, prefetch.text.digests);
   end_prefetch(prefetch);
 }
 

@@ -28,6 +28,7 @@ void ScheduledBatch::clear() {
   }
   batch.copies.clear();
   batch.state_copies.clear();
+  batch.given.clear();
   tasks.clear();
   parts.clear();
   number = set = 0;
@@ -65,6 +66,7 @@ void ScheduledBatch::drop_drafted(std::span<const int> dropped) {
   }
   for (std::vector<int32_t>* list : {&batch.sample_rows, &batch.sample_adapters}) compact(*list, keeps_row);
   for (int32_t& row : batch.sample_rows) row = moved[row];
+  for (GivenRows& given : batch.given) given.row = moved[given.row];
   compact(tasks, keeps_task);
   for (SampleTask& task : tasks) task.row = moved_row[task.row];
   int tokens_before = 0, tasks_before = 0;

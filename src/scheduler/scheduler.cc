@@ -59,6 +59,7 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
                  .plain = !edits(sampling)};
   for (const TokenId token : state->end_tokens) trunk->end_bits |= end_bit(token);
   trunk->prompt_length = state->prompt_length();
+  trunk->given = state->request.prompt_vectors != nullptr ? trunk->prompt_length : 0;
   trunk->ends_at = options_.max_model_len;
   if (sampling.max_tokens) {
     const int64_t end = int64_t{trunk->prompt_length} + *sampling.max_tokens;
@@ -68,12 +69,13 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
   trunk->plain = state->width() == 1 && !sampling.prompt_logprobs;
   if (PenaltyCounts::needed(sampling)) {
     trunk->counts = PenaltyCounts(sampling.repeat_last_n);
-    trunk->counts.add_prompt(trunk->tokens);
+    trunk->counts.add_prompt(trunk->text());
     trunk->task.counts = &trunk->counts;
   }
   if (needs_history(sampling)) {
     trunk->task.tokens = &trunk->tokens;
     trunk->task.prompt_length = trunk->prompt_length;
+    trunk->task.given = trunk->given;
   }
   if (needs_state(sampling)) trunk->task.state = &trunk->sampler_state;
   if (constraint) {
@@ -83,7 +85,7 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
     trunk->jumps =
         options_.jump_ahead && !sampling.logprobs && sampling.logit_bias.empty() && sampling.allowed_token_ids.empty();
   }
-  trunk->speculates = options_.draft && !pools_.recurrent() && trunk->task.counts == nullptr &&
+  trunk->speculates = options_.draft && trunk->given == 0 && !pools_.recurrent() && trunk->task.counts == nullptr &&
                       trunk->task.constraint == nullptr && trunk->task.tokens == nullptr &&
                       trunk->task.state == nullptr;
   if (const auto& transfer = state->request.kv_transfer; transfer && transfer->host.empty()) {

@@ -36,8 +36,8 @@
 // token, and commit() takes any number of accepted tokens, 1 .. drafted + 1; the memory of the others is given back.
 // Drafts use budget and blocks that nobody else needs in the step. The source may leave the tokens of a draft open and
 // give only their number. Whoever runs the step writes the tokens into its batch first, and calls shorten_drafts()
-// where there are fewer. Sequences with penalties or samplers that look back, and models with recurrent layers, have
-// none.
+// where there are fewer. Sequences with penalties, with samplers that look back or with a prompt of vectors, and models
+// with recurrent layers, have none.
 //
 // Recurrent layers. A running sequence has a slot of state. A prefix can be reused up to a snapshot of the state. They
 // are taken at the ends of prefill chunks, which are cut at block ends for it; at the last block end that a sequence

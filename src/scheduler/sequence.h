@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "batch/constraint.h"
@@ -54,6 +55,7 @@ struct alignas(64) Sequence {
   std::chrono::steady_clock::time_point admitted_at{};  // when the request first ran
   uint64_t dropped_until = 0;                           // tokens that this step and earlier ones sample are dropped
   int prompt_length = 0;                                // tokens of the prompt; of those that are left
+  int given = 0;                                        // leading tokens that only stand for vectors
   int shifts = 0;                                       // of its context
   int dropped_output = 0;                               // tokens of the output that these dropped
   int64_t ends_at = 0;                                  // tokens; above most_tokens: its context is shifted there
@@ -76,6 +78,7 @@ struct alignas(64) Sequence {
   int known() const { return static_cast<int>(tokens.size()); }
   int length() const { return known() + unknown; }
   int outputs() const { return known() - prompt_length + dropped_output; }  // known tokens of the output, all of them
+  std::span<const TokenId> text() const { return std::span(tokens).subspan(static_cast<size_t>(given)); }
 };
 
 inline uint64_t end_bit(TokenId token) { return uint64_t{1} << (static_cast<uint32_t>(token) % 64); }
@@ -99,6 +102,10 @@ struct RequestState {
   int known_after = 0;               // of them
 
   int prompt_length() const { return static_cast<int>(request.prompt.size()); }
+  // The digests of the vectors that the prompt's tokens stand for; empty: they stand for none.
+  std::string_view digests() const {
+    return request.prompt_vectors != nullptr ? request.prompt_vectors->digests() : std::string_view();
+  }
   int width() const { return static_cast<int>(choices.size()); }  // sequences at most
   bool unforked() const { return choices.size() > 1 && !choices[1]; }
   // Whether log-probabilities of prompt tokens are still to be computed.

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <numeric>
 #include <random>
 
 namespace sluice::batch_test {
@@ -88,6 +90,30 @@ TEST(Split, KeepsEveryRow) {
       EXPECT_GE(sequences, lengths.size());
       EXPECT_TRUE(!whole || sequences == lengths.size());
     }
+  }
+}
+
+TEST(Split, DividesGivenRows) {
+  std::vector<float> values(6 * 2);
+  std::iota(values.begin(), values.end(), 0.0f);
+  const auto owner = std::make_shared<int>(0);
+  for (const int parts : {1, 2, 3, 4, 10}) {
+    Batch batch = make_batch({8, 2}, {7});
+    batch.given = {{.row = 1, .count = 5, .values = std::span(values).first(10), .owner = owner},
+                   {.row = 9, .count = 1, .values = std::span(values).last(2), .owner = owner}};
+    std::vector<float> found(20, -1.0f);
+    int before = 0;
+    for (const Batch& part : split(batch, parts, false)) {
+      for (const GivenRows& given : part.given) {
+        ASSERT_EQ(given.values.size(), static_cast<size_t>(given.count) * 2);
+        ASSERT_LE(given.row + given.count, part.size());
+        EXPECT_EQ(given.owner, owner);
+        std::ranges::copy(given.values, found.begin() + (before + given.row) * 2);
+      }
+      before += part.size();
+    }
+    const std::vector<float> expected = {-1, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -1, -1, -1, -1, -1, -1, 10, 11};
+    EXPECT_EQ(found, expected) << parts << " parts";
   }
 }
 

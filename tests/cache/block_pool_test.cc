@@ -46,7 +46,7 @@ TEST(BlockPool, ExtraKeysKeepEqualTokensApart) {
       return hashes;
     };
     const auto found = [&](const std::vector<std::string>& extras) {
-      return pool.find("", hashes_of(extras), tokens, extras);
+      return pool.find("", hashes_of(extras), tokens, std::vector<std::string_view>(extras.begin(), extras.end()));
     };
     const std::vector<std::string> cat = {"", "cat"}, dog = {"", "dog"}, none = {"", ""};
     EXPECT_EQ(hashes_of(none), hashes_of_prompt(pool, "", tokens));

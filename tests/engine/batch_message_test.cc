@@ -20,6 +20,9 @@ Batch some_batch() {
   batch.wants_hidden = true;
   batch.copies = {{7, 8}, {9, 10}};
   batch.state_copies = {{3, 4}};
+  static const std::vector<float> kValues = {1, 2, 3, 4, 5, 6};
+  batch.given = {{.row = 1, .count = 2, .values = std::span(kValues).first(4)},
+                 {.row = 4, .count = 1, .values = std::span(kValues).last(2)}};
   return batch;
 }
 
@@ -34,6 +37,10 @@ TEST(BatchMessage, IsTheSameBatchAgain) {
   ASSERT_EQ(again.copies.size(), 2u);
   EXPECT_EQ(again.copies[1].to, 10);
   EXPECT_EQ(again.state_copies[0].from, 3);
+  ASSERT_EQ(again.given.size(), 2u);
+  EXPECT_EQ(again.given[0].count, 2);
+  EXPECT_EQ(again.given[1].row, 4);
+  EXPECT_EQ(std::vector(again.given[1].values.begin(), again.given[1].values.end()), (std::vector<float>{5, 6}));
   EXPECT_TRUE(from_message(to_message(Batch{})).empty());
 }
 

@@ -15,6 +15,7 @@
 #include "chat/reasoning_syntax.h"
 #include "chat/tool_syntax.h"
 #include "engine/collect.h"
+#include "engine/table_rows.h"
 #include "grammar/source.h"
 #include "sluice/error.h"
 
@@ -112,6 +113,11 @@ const Feature kFeatures[] = {
        r.context_shift = true, r.context_keep = 4;
        r.sampling.ignore_eos = true, r.sampling.max_tokens = 120;
      }},
+    {"vectors", kAlone,
+     [](Request& r) {
+       give_vectors(r, table_rows(r.prompt));
+       r.sampling.prompt_logprobs.reset();  // vectors have none
+     }},
 };
 
 constexpr int kShortContext = 96;
@@ -126,6 +132,7 @@ Engine& engine_for(unsigned place) {
   o.threads = 2;
   o.deterministic = true;
   o.max_model_len = 256;
+  o.enable_prompt_embeds = true;
   o.kv_cache_memory_bytes = int64_t{16} << 20;
   o.lora_modules = {"pirate=" + demo_model() + "-lora-pirate"};
   o.enable_prefix_caching = (place & (kReuse | kKept)) != 0;
@@ -289,13 +296,18 @@ bool refused_with_beams(const Request& request) {
   return request.beams && changes;
 }
 
-void expect_refused(Engine& engine, const Request& request) {
+// Vectors cannot be shortened.
+bool refused_with_vectors(const Request& request) {
+  return request.prompt_vectors != nullptr && request.context_shift.value_or(false);
+}
+
+void expect_refused(Engine& engine, const Request& request, const char* why) {
   try {
     engine.submit(request, [](const Event&) {});
     ADD_FAILURE() << "taken";
   } catch (const Error& e) {
     EXPECT_EQ(e.code, ErrorCode::kInvalidRequest);
-    EXPECT_NE(std::string(e.what()).find("beam search"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find(why), std::string::npos) << e.what();
   }
 }
 
@@ -306,7 +318,8 @@ void expect_together(const Feature& a, const Feature& b) {
   Request request = base_request(engine_for(kAlone));
   a.apply(request);
   b.apply(request);
-  if (refused_with_beams(request)) return expect_refused(engine_for(place), request);
+  if (refused_with_beams(request)) return expect_refused(engine_for(place), request, "beam search");
+  if (refused_with_vectors(request)) return expect_refused(engine_for(place), request, "vectors");
   const std::vector<Choice> actual = run_in(place, request);
   expect_valid(request, engine_for(place), actual, (place & kCancel) != 0);
   // A cancelled answer ends at any token. With jumps the tokens of forced text may be others.
@@ -361,7 +374,7 @@ TEST_P(JumpsWithGrammar, TheAnswerIsThatOfTheRequestAlone) {
     feature.apply(request);
     grammar.apply(request);
     if (refused_with_beams(request)) {
-      expect_refused(engine_for(feature.place | kJump), request);
+      expect_refused(engine_for(feature.place | kJump), request, "beam search");
       continue;
     }
     const unsigned place = feature.place | kJump;

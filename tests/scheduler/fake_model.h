@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -17,6 +18,22 @@
 #include "scheduler/scheduler.h"
 
 namespace sluice {
+
+// Vectors that stand for these ids: the fake model knows no difference between an id and its vector.
+inline void give_vectors(Request& request) {
+  std::vector<float> values(request.prompt.begin(), request.prompt.end());
+  request.prompt_vectors = std::make_shared<const PromptVectors>(1, std::move(values));
+  std::ranges::fill(request.prompt, 0);
+}
+
+// The tokens of a sequence, with the ids that its vectors stand for.
+inline std::vector<TokenId> known_ids(const Sequence& sequence) {
+  std::vector<TokenId> ids = sequence.tokens;
+  if (sequence.given == 0) return ids;
+  const std::span<const float> values = sequence.request->request.prompt_vectors->values();
+  std::ranges::transform(values, ids.begin(), [](float value) { return static_cast<TokenId>(value); });
+  return ids;
+}
 
 inline uint64_t extend_state(uint64_t state, TokenId token) { return mix(state, static_cast<uint64_t>(token)); }
 
@@ -77,6 +94,13 @@ class FakeModel {
     for (size_t row = 0; row < batch.from_sample.size(); ++row) {
       if (batch.from_sample[row] >= 0) batch.tokens[row] = before.at(batch.from_sample[row]).token;
     }
+    for (const GivenRows& given : batch.given) {
+      EXPECT_EQ(given.values.size(), static_cast<size_t>(given.count));
+      for (int32_t i = 0; i < given.count; ++i) {
+        EXPECT_EQ(batch.tokens.at(given.row + i), 0);
+        batch.tokens[given.row + i] = static_cast<TokenId>(given.values[i]);
+      }
+    }
     copy_blocks(batch);
     for (const StateCopy& copy : batch.state_copies) states_.at(copy.to) = states_.at(copy.from);
     const std::set<int32_t> slots(batch.state_slots.begin(), batch.state_slots.end());
@@ -128,7 +152,7 @@ class FakeModel {
     }
     for (int s = 0; s < batch.sequences(); ++s) {
       const int32_t* table = tables.data() + s * batch.block_table_stride;
-      std::vector<TokenId> tokens = step.parts[s].sequence->tokens;
+      std::vector<TokenId> tokens = known_ids(*step.parts[s].sequence);
       const int first = batch.kv_len[s] - (batch.query_start[s + 1] - batch.query_start[s]);
       tokens.resize(first);  // those of the step may be unknown to the sequence, or guessed
       tokens.insert(tokens.end(), batch.tokens.begin() + batch.query_start[s],

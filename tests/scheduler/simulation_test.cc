@@ -173,6 +173,8 @@ class Simulation {
     t.outputs.resize(request.n);
     t.ended.resize(request.n);
     if (chance(30)) t.constraint.emplace(random_(), vocab_);
+    const bool shifts = request.context_shift.value_or(false);
+    if (!request.sampling.prompt_logprobs && !shifts && chance(25)) give_vectors(request);
     scheduler_.add(next_id_++, std::move(request), t.constraint ? t.constraint->copy() : nullptr);
   }
 
@@ -270,7 +272,7 @@ class Simulation {
       const Sequence& sequence = *part.sequence;
       if (!PenaltyCounts::needed(sequence.request->request.sampling)) continue;
       std::map<TokenId, int> naive;
-      for (int i = 0; i < sequence.known(); ++i) naive[sequence.tokens[i]] += i >= sequence.prompt_length;
+      for (int i = sequence.given; i < sequence.known(); ++i) naive[sequence.tokens[i]] += i >= sequence.prompt_length;
       std::map<TokenId, int> counted;
       for (const auto& entry : sequence.counts.entries()) counted[entry.token] = entry.output;
       EXPECT_EQ(counted, naive);
