@@ -239,7 +239,7 @@ constexpr ForeignOption kOptions[] = {
     {"disable-sliding-window", kFlag, kRefused, "", "--max-model-len limits the context to the window", "", "off"},
     {"disable-cascade-attn", kFlag, kNothing, "", "attention never depends on other requests"},
     {"skip-tokenizer-init", kFlag, kRefused, "", "the server needs the tokenizer; prompts may be ids", "", "off"},
-    {"enable-prompt-embeds", kFlag, kRefused, "", "prompts are text or token ids", "", "off"},
+    {"enable-prompt-embeds", kFlag, kWorks, "enable-prompt-embeds", "not for models whose layers read token ids"},
     {"served-model-name", kList, kWorks, "served-model-name", ""},
     {"config-format", kValue, kRefused, "", "config.json or GGUF is read", "", "auto hf"},
     {"hf-token", kOptional, kWorks, "hf-token", "the same as the variable HF_TOKEN"},

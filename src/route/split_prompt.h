@@ -19,8 +19,8 @@ struct TransferAddress {
   int port = 0;
 };
 
-// Splits the JSON body of a request to /v1/completions or /v1/chat/completions. nullopt: it is no object, or it has
-// kv_transfer_params already.
+// Splits the JSON body of a request to /v1/completions or /v1/chat/completions. nullopt: it is no object, it has
+// kv_transfer_params already, or it has a prompt of vectors.
 std::optional<SplitBody> split_body(std::string_view body, const TransferAddress& address, const std::string& id);
 
 // Reads where a server gives keys and values from the answer of its /health. nullopt: nowhere.

@@ -43,10 +43,11 @@ TEST(SplitPrompt, BothHaveThePrompt) {
 
 TEST(SplitPrompt, WhatIsNoObjectIsLeftAlone) {
   for (const char* body : {"", "[]", "7", "{", R"({"prompt":"a")", R"({"prompt":"a"} x)", R"({"prompt":"a}",)",
-                           R"({"prompt":"a","kv_transfer_params":null})"}) {
+                           R"({"prompt":"a","kv_transfer_params":null})", R"({"prompt":"a","prompt_embeds":"AAAA"})"}) {
     EXPECT_FALSE(split_body(body, kAddress, "id").has_value()) << body;
   }
   EXPECT_TRUE(split_body("{}", kAddress, "id").has_value());
+  EXPECT_TRUE(split_body(R"({"prompt":"a","prompt_embeds":null})", kAddress, "id").has_value());
   EXPECT_TRUE(parse_json(split_body(" { } ", kAddress, "id")->decode).contains("kv_transfer_params"));
 }
 

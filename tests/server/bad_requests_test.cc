@@ -204,7 +204,19 @@ TEST_F(BadRequests, Completions) {
                {completion_body(R"("best_of":1,"n":2)"), "best_of", "invalid_value"},
                {completion_body(R"("best_of":2,"stream":true)"), "best_of", "invalid_value"},
                {completion_body(R"("prompt_logprobs":1,"stream":true)"), "prompt_logprobs", "invalid_value"},
+               {completion_body(R"("prompt_embeds":7)"), "prompt_embeds", "invalid_type"},
+               {completion_body(R"("prompt_embeds":["AAAA",7])"), "prompt_embeds[1]", "invalid_type"},
                {completion_body(R"("prompt_embeds":"AAAA")"), "prompt_embeds", "unsupported_parameter"}});
+}
+
+TEST_F(BadRequests, PromptsOfVectors) {
+  engine.info().prompt_vector_width = 4;
+  expect_rows("/v1/completions",
+              {{completion_body(R"("prompt_embeds":"AAA")"), "prompt_embeds", "invalid_value"},
+               {completion_body(R"("prompt_embeds":["AA A"])"), "prompt_embeds[0]", "invalid_value"},
+               {completion_body(R"("prompt_embeds":"AAAA","echo":true)"), "echo", "unsupported_parameter"},
+               {R"({"model":"fake","prompt_embeds":[]})", "prompt", "missing_required_parameter"},
+               {R"({"model":"fake","prompt":7,"prompt_embeds":"AAAA"})", "prompt", "invalid_type"}});
 }
 
 TEST_F(BadRequests, FieldsOfBothRoutes) {

@@ -1,4 +1,4 @@
-// /v1/completions: one or several prompts, as text or tokens; echo.
+// /v1/completions: one or several prompts, as text, tokens or vectors; echo.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -6,12 +6,14 @@
 #include <tuple>
 #include <utility>
 
+#include "base/base64.h"
 #include "server/openai/format.h"
 #include "server/openai/grammar_fields.h"
 #include "server/openai/reasoning_fields.h"
 #include "server/openai/requests.h"
 #include "server/openai/shared_fields.h"
 #include "server/openai/transfer_fields.h"
+#include "sluice/prompt_vectors.h"
 
 namespace sluice::server {
 namespace {
@@ -20,12 +22,14 @@ using Type = Parameter::Type;
 
 constexpr int kMaxTokens = 16;  // OpenAI's default
 constexpr size_t kMaxPrompts = 2048;
-constexpr size_t kMaxCopies = 4 << 20;  // bytes that the requests of all prompts have copies of
-constexpr size_t kMaxSequences = 2048;  // prompts times n: one request must not fill the engine for hours
+constexpr size_t kVectorBytes = 1 << 30;  // of base64; bodies are smaller as a rule (--max-body-bytes)
+constexpr size_t kMaxCopies = 4 << 20;    // bytes that the requests of all prompts have copies of
+constexpr size_t kMaxSequences = 2048;    // prompts times n: one request must not fill the engine for hours
 
 struct CompletionFields {
-  const Json* prompt = nullptr;  // a string, or an array in one of the accepted forms
-  int best_of = 0;               // 0: not given
+  const Json* prompt = nullptr;         // a string, or an array in one of the accepted forms
+  const Json* prompt_embeds = nullptr;  // a string or an array of strings
+  int best_of = 0;                      // 0: not given
   bool echo = false;
 };
 
@@ -189,16 +193,16 @@ class CompletionFormat final : public OpenAiFormat {
   std::vector<Held> held_;  // by prompt
 };
 
-// The four forms of `prompt`, as a list.
+// The prompts of a request, as a list.
 struct PromptItem {
   const Json* value;  // a string or an array of token ids
   std::string path;
+  bool vectors = false;  // the string is a tensor in base64
 };
 
-std::vector<PromptItem> prompt_items(const Json* given) {
+// The four forms of `prompt`.
+std::vector<PromptItem> text_items(const Json& prompt) {
   constexpr std::string_view kExpected = "one of a string, array of token ids or array of such prompts";
-  if (given == nullptr) throw missing_parameter("prompt");
-  const Json& prompt = *given;
   if (prompt.is_string()) return {{&prompt, "prompt"}};
   if (!prompt.is_array()) throw invalid_type("prompt", kExpected, prompt);
   expect_array(prompt, "prompt", 1);
@@ -216,6 +220,36 @@ std::vector<PromptItem> prompt_items(const Json* given) {
   return items;
 }
 
+// The two forms of `prompt_embeds`.
+std::vector<PromptItem> vector_items(const Json& given) {
+  if (given.is_string()) return {{.value = &given, .path = "prompt_embeds", .vectors = true}};
+  if (!given.is_array()) throw invalid_type("prompt_embeds", "a string of base64 or an array of them", given);
+  expect_array(given, "prompt_embeds", 0, kMaxPrompts);
+  std::vector<PromptItem> items;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const std::string path = fmt::format("prompt_embeds[{}]", i);
+    if (!given[i].is_string()) throw invalid_type(path, "a string of base64", given[i]);
+    items.push_back({.value = &given[i], .path = path, .vectors = true});
+  }
+  return items;
+}
+
+// Vectors come first, as in vLLM. An empty `prompt` beside them asks for nothing: OpenAI's client always sends one.
+std::vector<PromptItem> prompt_items(const CompletionFields& fields) {
+  std::vector<PromptItem> items;
+  if (fields.prompt_embeds != nullptr) items = vector_items(*fields.prompt_embeds);
+  const bool asks = fields.prompt != nullptr && !(fields.prompt->is_string() && *fields.prompt == "");
+  if (!items.empty() && !asks) return items;
+  if (fields.prompt == nullptr) throw missing_parameter("prompt");
+  for (PromptItem& item : text_items(*fields.prompt)) items.push_back(std::move(item));
+  if (items.size() > kMaxPrompts) {
+    throw invalid_value("prompt_embeds", fmt::format("Invalid 'prompt_embeds': {} prompts together with 'prompt'. "
+                                                     "Expected at most {}.",
+                                                     items.size(), kMaxPrompts));
+  }
+  return items;
+}
+
 constexpr auto kCompletionParameters = std::to_array<Parameter>({
     {.name = "metadata",
      .type = Type::kObject,
@@ -228,6 +262,12 @@ constexpr auto kCompletionParameters = std::to_array<Parameter>({
      .fallback = "required",
      .help = "a string, an array of token ids, or an array of such prompts, at most 2048",
      .set = assign<&CompletionFields::prompt>},
+    {.name = "prompt_embeds",
+     .type = Type::kAny,
+     .max_bytes = kVectorBytes,
+     .fallback = "none",
+     .help = "prompts of vectors, as torch.save files in base64: one, or an array (--enable-prompt-embeds)",
+     .set = assign<&CompletionFields::prompt_embeds>},
     {.name = "best_of",
      .type = Type::kInteger,
      .min = 0,
@@ -249,7 +289,6 @@ constexpr auto kCompletionParameters = std::to_array<Parameter>({
      .help = "put the prompt before the text, and its log probabilities before those of the text",
      .set = assign<&CompletionFields::echo>},
     refused("suffix", R"([""])"),
-    refused("prompt_embeds"),
 });
 
 // Bytes that the request of each prompt has a copy of.
@@ -293,11 +332,35 @@ void set_default_length(Call& call) {
   if (!generation.has_max_tokens && !generation.n_predict) call.fields.of<SamplingParams>().max_tokens = kMaxTokens;
 }
 
+// Puts the vectors of a tensor in base64 into a request.
+void set_vectors(Call& call, const PromptItem& item, Request& request) {
+  const ModelInfo& info = call.info();
+  if (info.prompt_vector_width == 0) {
+    throw ApiError{.message = fmt::format("Invalid '{}': start the server with --enable-prompt-embeds to give vectors "
+                                          "in place of token ids.",
+                                          item.path),
+                   .param = item.path,
+                   .code = "unsupported_parameter"};
+  }
+  if (call.fields.of<CompletionFields>().echo) {
+    throw unsupported_parameter("echo", "is not supported with 'prompt_embeds': vectors have no text");
+  }
+  const std::optional<std::string> file = decode_padded_base64(item.value->get_ref<const std::string&>());
+  if (!file) throw invalid_value(item.path, fmt::format("Invalid '{}': expected base64.", item.path));
+  request.prompt_vectors = call.engine().read_prompt_vectors(*file, item.path);
+  request.prompt.assign(static_cast<size_t>(request.prompt_vectors->rows()), 0);
+  // The model's default is for prompts of tokens.
+  request.context_shift = call.fields.of<GenerationFields>().context_shift;
+  set_context_shift(request, info.context_shift);
+}
+
 Request request_of(Call& call, const PromptItem& item) {
   Request request = base_request(call);
   request.best_of = call.fields.of<CompletionFields>().best_of;
   request.prompt_param = item.path;
-  if (item.value->is_string()) {
+  if (item.vectors) {
+    set_vectors(call, item, request);
+  } else if (item.value->is_string()) {
     const bool special = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(true);
     const size_t accepted = request.truncate_prompt ? kBytesTruncated : kBytesAlways;
     request.prompt = tokenize_text(call, item.value->get_ref<const std::string&>(), special, item.path, accepted);
@@ -315,7 +378,7 @@ void run_completion(Call& call) {
   const auto& generation = call.fields.of<GenerationFields>();
   auto& sampling = call.fields.of<SamplingParams>();
   check_generation(call, fields.echo);
-  const std::vector<PromptItem> items = prompt_items(fields.prompt);
+  const std::vector<PromptItem> items = prompt_items(fields);
   check_completion(call, items.size());
   set_default_length(call);
   CompletionOptions more;
@@ -369,7 +432,8 @@ const EndpointInfo kCompletions{
     .flags = Route::kGenerates,
     .help = "text completions",
     .parameters = completion_parameters(),
-    .shared = {{"/invocations", [](const Json& body, Task) { return body.contains("prompt"); }}},
+    .shared = {{"/invocations",
+                [](const Json& body, Task) { return body.contains("prompt") || body.contains("prompt_embeds"); }}},
     .run = run_completion};
 const Registry<EndpointInfo> registered_completions{kCompletions};
 
@@ -384,6 +448,9 @@ std::vector<std::span<const Parameter>> completion_parameters() {
 Request openai_completion_fields(Call& call) {
   expect_generates(call);
   const auto& fields = call.fields.of<CompletionFields>();
+  if (fields.prompt_embeds != nullptr) {
+    throw unsupported_parameter("prompt_embeds", "is only supported by /v1/completions");
+  }
   if (fields.echo) throw unsupported_parameter("echo", "is not supported here: put the prompt before the text");
   check_generation(call, /*echo=*/false);
   check_completion(call, /*prompts=*/1);
@@ -395,7 +462,7 @@ Request openai_completion_fields(Call& call) {
 
 Request openai_completion_request(Call& call) {
   openai_completion_fields(call);  // checks them
-  const std::vector<PromptItem> items = prompt_items(call.fields.of<CompletionFields>().prompt);
+  const std::vector<PromptItem> items = prompt_items(call.fields.of<CompletionFields>());
   if (items.size() != 1) {
     throw invalid_value("prompt", fmt::format("Invalid 'prompt': expected one prompt, but got {}.", items.size()));
   }
