@@ -175,6 +175,7 @@ TEST_F(CApi, RefusesWrongRequests) {
       {R"({"prompt": "a", "echo": true})", "echo"},
       {R"({"prompt": ["a", "b"]})", "prompt"},
       {R"({"prompt": [-1]})", "prompt[0]"},
+      {R"({"prompt_embeds": "AAAA"})", "prompt_embeds"},
       {R"({"prompt": "a", "structured_outputs": {"regex": 1}})", "structured_outputs.regex"},
       {R"({"messages": [{"role": "user"}]})", "messages[0].content"},
       {R"({"messages": []})", "messages"},

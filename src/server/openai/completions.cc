@@ -445,12 +445,10 @@ std::vector<std::span<const Parameter>> completion_parameters() {
           label_parameter(),     transfer_parameters(),          foreign_parameters()};
 }
 
-Request openai_completion_fields(Call& call) {
+// A request without its prompt, for callers that are no server.
+static Request direct_request(Call& call) {
   expect_generates(call);
   const auto& fields = call.fields.of<CompletionFields>();
-  if (fields.prompt_embeds != nullptr) {
-    throw unsupported_parameter("prompt_embeds", "is only supported by /v1/completions");
-  }
   if (fields.echo) throw unsupported_parameter("echo", "is not supported here: put the prompt before the text");
   check_generation(call, /*echo=*/false);
   check_completion(call, /*prompts=*/1);
@@ -460,8 +458,15 @@ Request openai_completion_fields(Call& call) {
   return request;
 }
 
+Request openai_completion_fields(Call& call) {
+  if (call.fields.of<CompletionFields>().prompt_embeds != nullptr) {
+    throw unsupported_parameter("prompt_embeds", "is not supported here: the prompt is given apart from these fields");
+  }
+  return direct_request(call);
+}
+
 Request openai_completion_request(Call& call) {
-  openai_completion_fields(call);  // checks them
+  direct_request(call);  // checks the fields
   const std::vector<PromptItem> items = prompt_items(call.fields.of<CompletionFields>());
   if (items.size() != 1) {
     throw invalid_value("prompt", fmt::format("Invalid 'prompt': expected one prompt, but got {}.", items.size()));
