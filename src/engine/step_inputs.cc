@@ -23,14 +23,18 @@ size_t most_indices(const LoadPlan& plan) {
 
 }  // namespace
 
-StepInputs::StepInputs(const LoadPlan& plan)
-    : queue_(*plan.queue), pinned_memory_(plan.device->pinned_memory()), ranks_(plan.communicator.get()) {
+StepInputs::StepInputs(const LoadPlan& plan) : queue_(*plan.queue), ranks_(plan.communicator.get()) {
   if (plan.device->memory().host_accessible()) return;
   const size_t bytes = most_indices(plan) * sizeof(int32_t);
   for (Pinned& staging : staging_) {
     staging = {.indices = Buffer(bytes, plan.device->pinned_memory()), .copied = queue_.record_event()};
   }
   device_ = Buffer(bytes, plan.device->memory());
+  const auto width = static_cast<size_t>(plan.prompt_vector_width);
+  if (width == 0) return;
+  for (PinnedRows& rows : rows_) {
+    rows.values = Buffer(static_cast<size_t>(plan.step_tokens) * width * sizeof(float), plan.device->pinned_memory());
+  }
 }
 
 void StepInputs::begin() {
@@ -70,12 +74,11 @@ std::span<const GivenRows> StepInputs::place_given(std::span<const GivenRows> gi
   rows_[rows_turn_ % rows_.size()].read = queue_.record_event();
   PinnedRows& rows = rows_[++rows_turn_ % rows_.size()];
   queue_.wait_for(rows.read);
-  size_t bytes = 0;
-  for (const GivenRows& part : given) bytes += part.values.size_bytes();
-  if (bytes > rows.values.size()) rows.values = Buffer(bytes, pinned_memory_);
   given_.assign(given.begin(), given.end());
   auto* to = reinterpret_cast<float*>(rows.values.data());
+  const float* end = to + rows.values.size() / sizeof(float);
   for (GivenRows& part : given_) {
+    CHECK(part.values.size() <= static_cast<size_t>(end - to), "{} values of vectors do not fit", part.values.size());
     std::ranges::copy(part.values, to);
     part.values = {to, part.values.size()};
     part.owner = nullptr;

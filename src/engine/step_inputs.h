@@ -45,13 +45,12 @@ class StepInputs {
   std::span<const GivenRows> place_given(std::span<const GivenRows> given);
 
   ops::Queue& queue_;
-  Memory& pinned_memory_;
   const Communicator* ranks_;      // all ranks; null: there is one
   std::array<Pinned, 2> staging_;  // used alternately: the host fills one while the other is copied
   size_t turn_ = 0;
   size_t used_ = 0;                 // indices added since begin()
   Buffer device_;                   // empty if ops read host memory
-  std::array<PinnedRows, 2> rows_;  // used alternately by steps that are given vectors
+  std::array<PinnedRows, 2> rows_;  // used alternately by steps that are given vectors; empty if none may be
   size_t rows_turn_ = 0;
   std::vector<GivenRows> given_;  // the step's, in pinned memory
 };

@@ -10,6 +10,7 @@
 
 #include "base/registry.h"
 #include "engine/collect.h"
+#include "engine/table_rows.h"
 #include "ops/ops.h"
 #include "ops/sample.h"
 
@@ -18,9 +19,10 @@ namespace {
 
 using namespace testing;  // engine/collect.h
 
-// Memory that the host may not access.
+// Memory of the device, which the host may not access, or pinned memory of the host. It knows what is in it.
 class FarMemory final : public Memory {
  public:
+  explicit FarMemory(bool host_accessible = false) : host_accessible_(host_accessible) {}
   std::byte* allocate(size_t bytes) override {
     std::byte* data = host_memory().allocate(bytes);
     const std::lock_guard lock(mutex_);
@@ -33,7 +35,7 @@ class FarMemory final : public Memory {
     host_memory().release(data, bytes);
   }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-  bool host_accessible() const override { return false; }
+  bool host_accessible() const override { return host_accessible_; }
   size_t available() const override { return host_memory().available(); }
   size_t total() const override { return host_memory().total(); }
 
@@ -44,17 +46,19 @@ class FarMemory final : public Memory {
   }
 
  private:
+  const bool host_accessible_;
   mutable std::mutex mutex_;
   std::set<std::pair<const std::byte*, size_t>> ranges_;
 };
 
-// Runs ops immediately. Copies to the host arrive when the host waits.
+// Runs ops immediately. Copies to the host arrive when the host waits. Copies from it come from pinned memory.
 class LateQueue final : public ops::Queue {
  public:
-  LateQueue(ops::Device& device, ThreadPool& threads, const FarMemory& memory)
-      : Queue(device, threads), memory_(memory) {}
+  LateQueue(ops::Device& device, ThreadPool& threads, const FarMemory& memory, const FarMemory& pinned)
+      : Queue(device, threads), memory_(memory), pinned_(pinned) {}
   void copy_async(void* to, const void* from, size_t bytes) override {
     if (memory_.owns(to)) {
+      EXPECT_TRUE(memory_.owns(from) || pinned_.owns(from)) << bytes << " bytes of memory that is not pinned";
       std::memcpy(to, from, bytes);
     } else {
       const auto* data = static_cast<const std::byte*>(from);
@@ -78,7 +82,7 @@ class LateQueue final : public ops::Queue {
     }
   }
 
-  const FarMemory& memory_;
+  const FarMemory &memory_, &pinned_;
   std::deque<Copy> pending_;
   uint64_t events_ = 0;
 };
@@ -114,11 +118,12 @@ class FarDevice final : public ops::Device {
   const ops::Ops& ops() const override { return far_ops(); }
   Memory& memory() override { return memory_; }
   std::unique_ptr<ops::Queue> make_queue(ThreadPool& threads) override {
-    return std::make_unique<LateQueue>(*this, threads, memory_);
+    return std::make_unique<LateQueue>(*this, threads, memory_, pinned_);
   }
+  Memory& pinned_memory() override { return pinned_; }
 
  private:
-  FarMemory memory_;
+  FarMemory memory_, pinned_{/*host_accessible=*/true};
 };
 
 ops::Device& open(int ordinal) {
@@ -137,6 +142,7 @@ EngineOptions options(bool device) {
   o.threads = 2;
   o.max_num_seqs = 32;
   o.max_num_batched_tokens = 256;
+  o.enable_prompt_embeds = true;
   return o;
 }
 
@@ -167,6 +173,7 @@ std::vector<Request> requests(const Engine& engine, bool plain) {
     if (!plain && i % 6 == 5) r.sampling.min_tokens = 3;
     if (!plain && i % 4 == 2) r.grammar = {.kind = "json_schema_compact", .text = kSchema};
     if (!plain && i % 4 == 3) r.grammar = {.kind = "regex", .text = "(Finn baked bread|day [0-9]+){1,20}\\."};
+    if (i % 3 == 2 && !r.sampling.prompt_logprobs) give_vectors(r, table_rows(r.prompt));
     all.push_back(std::move(r));
   }
   return all;
