@@ -142,6 +142,18 @@ void bench_attentions() {
   bench_attention({.keys = all(256, 2048), .check = false, .queries = &kBFloat16});
 }
 
+void bench_wide_decode() {
+  std::vector<int> spread;  // as sequences that came one after another
+  for (int i = 0; i < 448; ++i) spread.push_back(1000 + i * 2);
+  std::vector<int> padded = all(490, 1400);  // as in a captured graph
+  padded.resize(512, 1);
+  bench_attention({.keys = all(256, 1500), .check = false});
+  for (const std::vector<int>& keys :
+       {all(64, 1500), all(128, 1500), all(256, 1500), all(350, 1700), all(512, 1400), spread, padded}) {
+    bench_attention({.keys = keys, .check = false, .kv_heads = 4, .queries = &kBFloat16});
+  }
+}
+
 void bench_latent() {
   const auto bench = [](std::vector<int> keys, int rows, int heads, bool check) {
     bench_attention({.keys = std::move(keys),

@@ -26,6 +26,8 @@ void bench_attentions();
 // Decode over caches of these types.
 void bench_narrow_decode(const std::vector<DType>& types);
 void bench_narrow_prefill(const std::vector<DType>& types);
+// Decode of many sequences with eight heads for a kv head.
+void bench_wide_decode();
 // Latent caches of 512 + 64 columns, decoded and prefilled with the head counts of some models.
 void bench_latent();
 

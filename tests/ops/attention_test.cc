@@ -258,12 +258,14 @@ TEST_P(AttentionTest, VeryLongContextsMatchTheReference) {
 TEST_P(AttentionTest, ManySequencesMatchTheReference) {
   const Config config{.heads = 8, .kv_heads = 8, .head_dim = 16, .value_dim = 16, .type = &kBFloat16};
   struct Lengths {
-    int sequences, least, most;
+    int sequences, least, most, long_ones = 0;
   };
-  for (const auto& [sequences, least, most] : {Lengths{90, 200, 1200}, {70, 1024, 1024}, {470, 1, 70}}) {
+  for (const auto& [sequences, least, most, long_ones] :
+       {Lengths{90, 200, 1200}, {70, 1024, 1024}, {470, 1, 70}, {190, 1, 1, 50}, {150, 1, 200, 20}}) {
     SCOPED_TRACE(sequences);
     std::vector<int> lengths(static_cast<size_t>(sequences));
     std::ranges::generate(lengths, [&] { return std::uniform_int_distribution(least, most)(random); });
+    for (int s = 0; s < long_ones; ++s) lengths[static_cast<size_t>(s)] += 700;
     const Scene scene(config, lengths, random);
     std::vector<Scene::Span> spans;
     for (int s = 0; s < sequences; ++s) spans.push_back({s, lengths[s] - 1, lengths[s]});

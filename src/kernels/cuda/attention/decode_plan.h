@@ -17,8 +17,9 @@ inline constexpr int kMostWarps = 8;  // most warps of a block; fewer if their r
 //
 // If `shared_by` > 0, that many warps get equal parts of all lines laid end to end, each of at least `least` grains. A
 // chunk is then the piece of a line inside a part. A part has at most one chunk of a line that begins before it, and at
-// most one of a line that goes on behind it. A second unit of work costs a warp as much as `unit` grains. Parts are
-// therefore made up to that much longer if every line can then begin with a part of its own.
+// most one of a line that goes on behind it. A second unit of work costs a warp as much as `unit` grains. Lines
+// therefore lie that far apart, so that few warps get many short ones. If every line can begin with a part of its own
+// when parts are up to that much longer, they are, and lines lie end to end.
 //
 // Else chunks have `longest` keys, a power of two, or more if that would make more than kMostChunks. Warps take them in
 // turn.

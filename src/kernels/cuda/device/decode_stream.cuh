@@ -149,13 +149,9 @@ class UnitFeed {
   __device__ void begin_part() {
     Unit& place = queue_[begun_++ % kQueue];
     next_ = stop_ = 0;
-    if (at_ >= part_stop_) {
-      if (threadIdx.x % kWarp == 0) place.index = -1;
-      return;
-    }
-    const Unit unit = work_.unit_of_grains(at_, part_stop_);
-    at_ += unit.grains;
-    begin_with(unit, place);
+    const Unit unit = work_.next_unit_of_grains(at_, part_stop_);
+    if (unit.index >= 0) return begin_with(unit, place);
+    if (threadIdx.x % kWarp == 0) place.index = -1;
   }
 
   __device__ void begin_with(const Unit& unit, Unit& place) {

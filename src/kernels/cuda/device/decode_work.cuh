@@ -32,13 +32,13 @@ struct Divisor {
   }
 };
 
-// The keys of a line, from a multiple of kGrain on.
+// The keys of a line, from a multiple of kGrain on. `room`: grains until the next line begins, at least `grains`.
 struct Line {
-  int first, grains;
+  int first, grains, room;
 };
 __device__ inline Line line_of(const AttentionParams& p, int rows, int kv_len) {
-  const int first = first_visible(p, kv_len - rows) & -kGrain;
-  return {first, (kv_len - first + kGrain - 1) / kGrain};
+  const int first = first_visible(p, kv_len - rows) & -kGrain, grains = (kv_len - first + kGrain - 1) / kGrain;
+  return {first, grains, grains};
 }
 
 // A chunk of keys for one tile of packed rows of one kv head.
@@ -48,7 +48,6 @@ struct alignas(16) Unit {
   int first_token, rows, kv_len;
   int chunk, chunks;  // this chunk's number and the number of chunks
   int step;           // slots from one chunk to the next
-  int grains;         // grains of the unit, where warps share the keys
   int begin, end;     // the keys of the chunk that a row of the tile sees; may be none
 
   // Stages begin at keys first_stage(), first_stage() + keys and so on below stop(). There is always one stage.
@@ -78,12 +77,17 @@ class Work {
         cut_(cut),
         kv_heads_(p.kv_heads),
         group_(p.group) {
+    if (shared()) unit_room_ = cut.unit;
     count_up(all, team, true);
     if (!shared()) return;
-    part_ = max((count_ + cut.shared_by - 1) / cut.shared_by, cut.least);
+    const auto part_for = [&](int grains) { return max((grains + cut.shared_by - 1) / cut.shared_by, cut.least); };
+    part_ = part_for(count_ - lines_ * cut.unit);
     const int longer = grains_for_whole_lines(team);
-    if (longer > cut.unit) return;
-    part_ += longer, whole_lines_ = true;
+    if (longer > cut.unit) {
+      part_ = part_for(count_);
+      return;
+    }
+    part_ += longer, whole_lines_ = true, unit_room_ = 0;
     count_up(all, team, false);
   }
 
@@ -92,22 +96,33 @@ class Work {
   __device__ bool shared() const { return cut_.shared_by > 0; }
   __device__ int part() const { return part_; }
 
-  // The unit that begins `at` grains after the start of the first line and ends at most `stop` grains after it.
-  __device__ Unit unit_of_grains(int at, int stop) const {
-    const int sequence = sequence_at(at);
-    const SequenceWork s = all_[sequence];
-    const Line line = line_at(s.rows, s.kv_len);
-    // The kv heads of one tile follow one another.
-    const int number = (at - s.first_unit) / line.grains, begin = s.first_unit + number * line.grains;
-    const int tile = kv_heads_.divide(number), first_part = begin / part_, chunk = at / part_ - first_part;
-    const int grains = min(stop, begin + line.grains) - at;
-    Unit unit = unit_of(sequence, s, number - tile * p_.kv_heads, tile * tile_rows_, line.first + (at - begin) * kGrain,
-                        grains * kGrain);
-    // At most one line of a part begins before it, and at most one that begins in it goes on behind it.
-    unit.index = chunk == 0 ? cut_.shared_by + first_part : first_part + chunk;
-    unit.chunk = chunk, unit.chunks = (begin + line.grains - 1) / part_ - first_part + 1;
-    unit.step = 1, unit.grains = grains;
-    return unit;
+  // The first unit from `at` grains after the start of the first line on, which ends at most `stop` grains after it.
+  // Moves `at` to its end. Index -1: there is none.
+  __device__ Unit next_unit_of_grains(int& at, int stop) const {
+    while (at < stop) {
+      const int sequence = sequence_at(at);
+      const SequenceWork s = all_[sequence];
+      const Line line = line_at(s.rows, s.kv_len);
+      // The kv heads of one tile follow one another.
+      const int number = (at - s.first_unit) / line.room, begin = s.first_unit + number * line.room;
+      const int grains = min(stop, begin + line.grains) - at;
+      if (grains <= 0) {  // behind the line's keys
+        at = begin + line.room;
+        continue;
+      }
+      const int tile = kv_heads_.divide(number), first_part = begin / part_, chunk = at / part_ - first_part;
+      Unit unit = unit_of(sequence, s, number - tile * p_.kv_heads, tile * tile_rows_,
+                          line.first + (at - begin) * kGrain, grains * kGrain);
+      // At most one line of a part begins before it, and at most one that begins in it goes on behind it.
+      unit.index = chunk == 0 ? cut_.shared_by + first_part : first_part + chunk;
+      unit.chunk = chunk, unit.chunks = (begin + line.grains - 1) / part_ - first_part + 1;
+      unit.step = 1;
+      at += grains;
+      return unit;
+    }
+    Unit none{};
+    none.index = -1;
+    return none;
   }
 
   // The slot of a chunk of the unit's line.
@@ -141,15 +156,15 @@ class Work {
   }
 
  private:
-  // Counts units up to each sequence and sets count_. The first call also reads the sequences.
+  // Counts units up to each sequence and sets count_ and lines_. The first call also reads the sequences.
   __device__ void count_up(SequenceWork* all, const Team& team, bool first_time) {
-    __shared__ int sums[kMostWarps];
+    __shared__ int sums[kMostWarps], lines_of[kMostWarps];
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    count_ = 0;
+    count_ = lines_ = 0;
     for (int base = 0; base < sequences_; base += team.threads()) {
       const int s = base + static_cast<int>(threadIdx.x);
       SequenceWork own{0, 0, 0, 0};
-      int count = 0;
+      int count = 0, own_lines = 0;
       if (s < sequences_) {
         if (first_time) {
           own.first_token = p_.query_start[s];
@@ -160,17 +175,18 @@ class Work {
         }
         if (is_decoded(own)) {
           const int of_line =
-              shared() ? line_at(own.rows, own.kv_len).grains : chunks_of(p_, own.rows, own.kv_len, cut_).count;
-          count = of_line * lines(own);
+              shared() ? line_at(own.rows, own.kv_len).room : chunks_of(p_, own.rows, own.kv_len, cut_).count;
+          own_lines = lines(own);
+          count = of_line * own_lines;
         }
       }
-      const int sum = sum_upto(count);
-      if (lane == kWarp - 1) sums[warp] = sum;
+      const int sum = sum_upto(count), all_lines = __reduce_add_sync(kFullWarp, own_lines);
+      if (lane == kWarp - 1) sums[warp] = sum, lines_of[warp] = all_lines;
       team.sync();
       own.first_unit = count_ + sum - count;
       for (int w = 0; w < team.warps; ++w) {
         if (w < warp) own.first_unit += sums[w];
-        count_ += sums[w];
+        count_ += sums[w], lines_ += lines_of[w];
       }
       if (s < sequences_) all[s] = own;
       team.sync();
@@ -202,10 +218,10 @@ class Work {
     return s.rows > 0 && s.rows * p_.group <= kMostDecodeRows && s.kv_len >= s.rows;
   }
   __device__ int lines(const SequenceWork& s) const { return p_.kv_heads * tiles(s.rows); }
-  // The line with the unused grains behind it until the next line begins.
+  // Room behind a line's keys makes it begin with a part, or stands for the time that its unit takes beside them.
   __device__ Line line_at(int rows, int kv_len) const {
     Line line = line_of(p_, rows, kv_len);
-    if (whole_lines_) line.grains = (line.grains + part_ - 1) / part_ * part_;
+    line.room = whole_lines_ ? (line.grains + part_ - 1) / part_ * part_ : line.grains + unit_room_;
     return line;
   }
 
@@ -236,7 +252,8 @@ class Work {
   const int sequences_, tile_rows_;
   const Cut cut_;
   const Divisor kv_heads_, group_;
-  int count_ = 0, part_ = 0;
+  int count_ = 0, lines_ = 0, part_ = 0;
+  int unit_room_ = 0;         // grains behind every line; shared() only
   bool whole_lines_ = false;  // every line begins with a part
 };
 
