@@ -257,7 +257,7 @@ void bench_tiles(const std::vector<DType>& types) {
 }
 
 void bench_fp4_experts() {
-  bench_experts(&quant::MXFP4::kType, 32, 4, 5760, 2880, {1, 2, 4, 8, 16, 32, 64, 256, 1024, 8192});
+  bench_experts(&quant::MXFP4::kType, 32, 4, 5760, 2880, {1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 8192});
   bench_experts(&quant::MXFP4::kType, 32, 4, 2880, 2880, {1, 32});
 }
 

@@ -235,6 +235,8 @@ TEST_P(ExpertsTest, ManyRowsMatchTheReference) {
                         {{127, 256, 257, 0}, 33, 128},
                         {{40}, 260, 384},
                         {{300}, 16, 1280},
+                        {{60, 70, 97, 50, 0, 96, 33, 95}, 130, 320},
+                        {{190, 129, 0, 150, 300}, 40, 320},
                         {many, 36, 256}};
   int turn = 0;
   for (DType stored : share(weight_types())) {

@@ -130,7 +130,7 @@ TEST_P(MatmulBlocksTest, ExpertsAndHeadsMatchTheReference) {
     const Packed own = packed(device.ctx, Tensor(data.data(), type, {all, k}));
     const Packed plain = packed(reference.ctx, Tensor(data.data(), type, {all, k}));
     const int64_t int8_block = device.ctx.ops.matmul.at(type).int8_block;
-    for (const int rows : {9, 150}) {
+    for (const int rows : {9, 150, 200}) {
       SCOPED_TRACE(fmt::format("{}: {} rows", type->name, rows));
       Owned starts(&kInt32, {matrices + 1}), x(&kFloat32, {rows, k}), out(&kFloat32, {rows, n}), expected(out);
       std::ranges::copy(std::array{0, rows / 3, rows / 3, rows}, starts->as<int32_t>());
@@ -224,20 +224,27 @@ TEST_P(MatmulBlocksTest, WhatIsNotFiniteStaysInItsRow) {
 // represent.
 TEST_P(MatmulBlocksTest, ScalesOfMxfp4MayBeOfAnySize) {
   using Block = quant::MXFP4::Block;
-  constexpr int64_t kRows = 20, kInputs = 64;
-  std::vector<Block> blocks(kRows * kInputs / 32);
-  const Tensor matrix(reinterpret_cast<std::byte*>(blocks.data()), &quant::MXFP4::kType, {kRows, kInputs});
-  for (const int e : {0, 1, 2, 127, 190}) {
+  constexpr int64_t kOutputs = 20, kInputs = 320;
+  std::vector<Block> blocks(kOutputs * kInputs / 32);
+  const Tensor matrix(reinterpret_cast<std::byte*>(blocks.data()), &quant::MXFP4::kType, {kOutputs, kInputs});
+  for (const int e : {0, 1, 2, 127, 129, 190}) {
     for (Block& block : blocks) {
       block.e = static_cast<uint8_t>(e);
       std::ranges::fill(block.qs, uint8_t{0x17});  // 6 and 0.5
     }
     const Packed weight = packed(device.ctx, matrix);
-    Owned x(&kFloat32, {1, kInputs}), out(&kFloat32, {1, kRows});
-    std::ranges::fill_n(x.row(0), kInputs, e < 64 ? 0x1p60f : 1.0f);
-    matmul(device.ctx, {.out = out, .x = x, .weight = &weight});
-    const double expected = std::ldexp(kInputs * 3.25 * x.row(0)[0], e - 127);
-    for (int i = 0; i < kRows; ++i) EXPECT_NEAR(out.row(0)[i] / expected, 1.0, 1e-3) << "2^" << e - 127;
+    for (const int64_t rows : {1, 12, 40, 70}) {
+      Owned x(&kFloat32, {rows, kInputs}), out(&kFloat32, {rows, kOutputs});
+      const float input = e < 64 ? 0x1p60f : 1.0f;
+      for (int64_t row = 0; row < rows; ++row) std::ranges::fill_n(x.row(row), kInputs, input);
+      matmul(device.ctx, {.out = out, .x = x, .weight = &weight});
+      const double expected = std::ldexp(kInputs * 3.25 * input, e - 127);
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int i = 0; i < kOutputs; ++i) {
+          ASSERT_NEAR(out.row(row)[i] / expected, 1.0, 1e-3) << "2^" << e - 127 << ", row " << row << " of " << rows;
+        }
+      }
+    }
   }
   for (Block& block : blocks) block.e = 254;
   if (std::string_view(GetParam()->name).starts_with("cuda")) {

@@ -22,6 +22,8 @@
 //   kRounded                 whether operands are rounded. If so, exact(slice, step, r, to) gives the four unrounded
 //                            weights of output g + 8 r; called by whole warps
 //   factors(slice, r, fold)  the factors of output g + 8 r for inputs [kFold * fold, kFold * (fold + 1)) of the slice
+//   kExponents               whether scales are powers of two and there is nothing else. If so, scale_pair(slice, r,
+//                            fold) gives the scale twice, in bf16
 //   quad(step, t)            lane t takes inputs 4 quad .. 4 quad + 3 of the slice at this step
 //   slot(quad)               the inverse: 4 step + t
 #pragma once
@@ -322,6 +324,11 @@ class PanelCodec {
     }
   }
 
+  static __device__ uint32_t scale_pair(const Slice& slice, int r, int fold) {
+    static_assert(kExponents);
+    return __byte_perm(slice.scales[0], 0, 0x4040u + 0x0101u * static_cast<unsigned>(2 * r + fold)) << 7;
+  }
+
   // Each lane holds one level, and codes select among the lanes.
   __device__ void exact(const Slice& slice, int step, int r, float (&to)[4]) const {
 #pragma unroll
@@ -376,6 +383,7 @@ class PanelCodec<quant::Fp8> {
  public:
   static constexpr int kFold = kPanelSlice, kLowered = 120;
   static constexpr bool kRowsApart = true, kShifted = false, kMinima = false, kRounded = false, kBytes = false;
+  static constexpr bool kExponents = false;
 
   struct Slice {
     uint32_t rows[2][4];

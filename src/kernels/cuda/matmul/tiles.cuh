@@ -135,11 +135,22 @@ __device__ inline int64_t tile_place_of(const RowTile& tile) {
   return tile_place(tile.start, tile.matrix) + tile.row - tile.start;
 }
 
+// Whether scales are powers of two, by which bf16 is multiplied without rounding: one instruction for two weights.
+template <class Codec>
+inline constexpr bool kScaledInPairs = false;
+template <class Format>
+inline constexpr bool kScaledInPairs<PanelCodec<Format>> = PanelCodec<Format>::kExponents;
+
 // The a operand of a step, with scales applied.
 template <class Codec>
 __device__ void operand(const typename Codec::Slice& slice, int step, uint32_t (&to)[4]) {
   Codec::weights(slice, step, to);
-  if constexpr (Operand<Codec>::kScaled) {
+  if constexpr (kScaledInPairs<Codec>) {
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      to[p] = multiply_bf16x2(to[p], Codec::scale_pair(slice, p % 2, step * kPanelStep / Codec::kFold));
+    }
+  } else if constexpr (Operand<Codec>::kScaled) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const Factors f = Codec::factors(slice, r, step * kPanelStep / Codec::kFold);
@@ -157,7 +168,7 @@ __device__ void operand(const typename Codec::Slice& slice, int step, uint32_t (
 // inputs that share a scale, and registers. Scaling weights takes about seven instructions each.
 template <class Codec>
 constexpr int most_scaled_rows() {
-  if constexpr (Operand<Codec>::kScaled) {
+  if constexpr (Operand<Codec>::kScaled && !kScaledInPairs<Codec>) {
     constexpr bool kFewRegisters = !std::is_same_v<Codec, PanelCodec<quant::Fp8>>;
     if (!Codec::kMinima && Codec::kFold >= kPanelSlice / 2)
       return Codec::kFold == kPanelSlice && kFewRegisters ? 64 : 32;
@@ -185,30 +196,24 @@ struct SliceFactors {
   }
 };
 
-// Makes the operands of a slice but for their last instruction, which finish() adds. The operand registers may not be
-// written before the matmuls that read them have finished. If this work wrote them at once, the compiler would move it
-// behind that wait. Operands are scaled, or exact: integers of up to 8 bits or levels.
-template <class Codec, bool scaled>
+// Makes the exact operands of a slice, integers of up to 8 bits or levels, but for their last instruction, which
+// finish() adds. The operand registers may not be written before the matmuls that read them have finished. If this work
+// wrote them at once, the compiler would move it behind that wait.
+template <class Codec>
 __device__ void prepare(const typename Codec::Slice& slice, uint32_t (&to)[kSteps][4]) {
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    if constexpr (scaled) {
-      operand<Codec>(slice, step, to[step]);
-    } else {
-      Codec::weights(slice, step, to[step]);
-    }
-  }
+  for (int step = 0; step < kSteps; ++step) Codec::weights(slice, step, to[step]);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) wgmma_fence_operands(to[step]);
 }
-template <class Codec, bool scaled>
+template <class Codec>
 __device__ void finish(const uint32_t (&from)[kSteps][4], const SliceFactors<Codec>& factors, uint32_t zero,
                        uint32_t (&to)[kSteps][4]) {
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
-      if constexpr (!scaled && Codec::kShifted) {
+      if constexpr (Codec::kShifted) {
         const uint32_t base = factors.bases[step * kPanelStep / Codec::kFold][p % 2];
         asm volatile("sub.rn.bf16x2 %0, %1, %2;" : "=r"(to[step][p]) : "r"(from[step][p]), "r"(base) : "memory");
       } else {
@@ -346,15 +351,15 @@ __device__ void write(const Arguments& a, const RowTile& tile, int blocks, int b
   }
 }
 
-// The shared memory of a block: stages of the inputs, which the sums later replace, and the rings of the weights.
+// The shared memory of a block: stages of the inputs and the rings of the weights, which the sums later replace.
 template <int rows, class Slices>
 struct Layout {
-  static constexpr uint32_t kStagesBytes = (rows > 64 ? 5 : 6) * rows * kTileRowBytes;
+  static constexpr uint32_t kStagesBytes = (rows > 96 ? 5 : rows > 64 ? 4 : 6) * rows * kTileRowBytes;
   static constexpr int kMostStages = 16;
   using Sums = TileSums<rows>;
-  static_assert(Sums::kBytes <= kStagesBytes);
-  static constexpr uint32_t kBarriersAt = kStagesBytes, kRingsAt = kBarriersAt + kMostStages * 2 * 8;
-  static constexpr uint32_t kBytes = kRingsAt + kPanels * Slices::kWarpBytes;
+  static constexpr uint32_t kRingsAt = kStagesBytes, kBarriersAt = kRingsAt + kPanels * Slices::kWarpBytes;
+  static_assert(Sums::kBytes <= kBarriersAt);
+  static constexpr uint32_t kBytes = kBarriersAt + kMostStages * 2 * 8;
   uint32_t base;
 
   __device__ uint32_t full(int stage) const { return base + kBarriersAt + stage * 2 * 8; }
@@ -429,28 +434,23 @@ __device__ void store_group_sums(const Shared& shared, const float (&sums)[n / 2
 #endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Multiplies `used` rows of a tile, at most 128 at a time, and stores the sums. The operands of the next slice are made
-// while the tensor cores multiply the current one.
+// Multiplies `used` rows of a tile and scales the sums over inputs that share a scale, then stores the sums. Weights
+// are exact operands. Those of the next slice are made while the tensor cores multiply the current one.
 template <int used, class Codec, class Slices, class Shared>
-__device__ void multiply(Slices& weights, const Arguments& arguments, const RowTile& tile, const Part& part,
-                         const Shared& shared) {
+__device__ void multiply_exact(Slices& weights, const Arguments& arguments, const RowTile& tile, const Part& part,
+                               const Shared& shared) {
   using Inputs = InputStages<used, 1, Shared>;
   using Factors = SliceFactors<Codec>;
-  constexpr int kStages = Inputs::kStages, kAtOnce = used < 128 ? used : 128, kMatmuls = used / kAtOnce;
-  constexpr bool kScalesSums = used <= most_scaled_rows<Codec>();
-  constexpr int kSlicesOfSums = Slices::kSlicesOfScales;
+  constexpr int kStages = Inputs::kStages, kSlicesOfSums = Slices::kSlicesOfScales;
   static_assert(Slices::kSlices % kSlicesOfSums == 0);
-  using Mma = Wgmma<typename Operand<Codec>::Type, kAtOnce>;
+  using Mma = Wgmma<typename Operand<Codec>::Type, used>;
   const Inputs inputs(shared, arguments.x, arguments.x_rows, tile, part.begin, part.count);
   inputs.begin();
   const bool first_lane = threadIdx.x % kWarp == 0;
-  float sums[kMatmuls][kAtOnce / 2], parts[Factors::kSets][kAtOnce / 2];  // parts: sums of the slices that share scales
+  float sums[used / 2], parts[Factors::kSets][used / 2];  // parts: sums of the slices that share scales
   Factors factors{}, next{};
 #pragma unroll
-  for (int j = 0; j < kMatmuls; ++j) {
-#pragma unroll
-    for (float& sum : sums[j]) sum = 0.0f;
-  }
+  for (float& sum : sums) sum = 0.0f;
 #pragma unroll
   for (auto& some : parts) {
 #pragma unroll
@@ -461,9 +461,7 @@ __device__ void multiply(Slices& weights, const Arguments& arguments, const RowT
     for (int set = 0; set < Factors::kSets; ++set) {
       wgmma_fence_operands(parts[set]);
 #pragma unroll
-      for (int i = 0; i < kAtOnce / 2; ++i) {
-        sums[0][i] = fmaf(factors.scales[set][i / 2 % 2], parts[set][i], sums[0][i]);
-      }
+      for (int i = 0; i < used / 2; ++i) sums[i] = fmaf(factors.scales[set][i / 2 % 2], parts[set][i], sums[i]);
     }
   };
   uint32_t made[kSteps][4], a[kSteps][4];
@@ -475,38 +473,27 @@ __device__ void multiply(Slices& weights, const Arguments& arguments, const RowT
       const int now = slice + i;
       if (now >= part.count) break;
       weights.take(now, i, [&](const typename Codec::Slice& taken) {
-        prepare<Codec, !kScalesSums>(taken, made);
-        if constexpr (kScalesSums) {
-          if (i % kSlicesOfSums == 0) next.take(taken);
-        }
+        prepare<Codec>(taken, made);
+        if (i % kSlicesOfSums == 0) next.take(taken);
       });
       wgmma_wait<0>();
       if (now > 0 && first_lane) arrive(shared.empty(last_stage));
-      if constexpr (kScalesSums) {
-        if (i % kSlicesOfSums == 0) {
-          add_parts();
-          factors = next;
-        }
+      if (i % kSlicesOfSums == 0) {
+        add_parts();
+        factors = next;
       }
-      finish<Codec, !kScalesSums>(made, factors, arguments.zero, a);
+      finish<Codec>(made, factors, arguments.zero, a);
       inputs.go_on(now);
       wait_barrier(shared.full(stage), round);
       wgmma_arrive();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-        for (int j = 0; j < kMatmuls; ++j) {
-          const uint64_t x = stages + (stage * Inputs::kStageBytes + j * kAtOnce * kTileRowBytes + step * 32) / 16;
-          if constexpr (kScalesSums) {
-            constexpr int kStepsOfSet = kSteps / Factors::kSets;
-            if (i % kSlicesOfSums == 0 && step % kStepsOfSet == 0) {
-              Mma::template by_rows<0>(parts[step / kStepsOfSet], a[step], x);
-            } else {
-              Mma::by_rows(parts[step / kStepsOfSet], a[step], x);
-            }
-          } else {
-            Mma::by_rows(sums[j], a[step], x);
-          }
+        const uint64_t x = stages + (stage * Inputs::kStageBytes + step * 32) / 16;
+        constexpr int kStepsOfSet = kSteps / Factors::kSets;
+        if (i % kSlicesOfSums == 0 && step % kStepsOfSet == 0) {
+          Mma::template by_rows<0>(parts[step / kStepsOfSet], a[step], x);
+        } else {
+          Mma::by_rows(parts[step / kStepsOfSet], a[step], x);
         }
       }
       wgmma_commit();
@@ -515,12 +502,110 @@ __device__ void multiply(Slices& weights, const Arguments& arguments, const RowT
     }
   }
   wgmma_wait<0>();
-  if constexpr (kScalesSums) add_parts();
+  add_parts();
+  wgmma_fence_operands(sums);
+  __syncthreads();  // no warp reads the stages any more
+  store_group_sums<used>(shared, sums, 0);
+}
+
+// Multiplies `used` rows of a tile, at most 128 at a time, with weights that are scaled, and stores the sums. The
+// operands of a slice are made while the tensor cores multiply the slice before it, in two sets of registers in turn.
+// 96 rows are multiplied as 64 and 32.
+template <int used, class Codec, class Slices, class Shared>
+__device__ void multiply_scaled(Slices& weights, const Arguments& arguments, const RowTile& tile, const Part& part,
+                                const Shared& shared) {
+  using Inputs = InputStages<used, 1, Shared>;
+  constexpr int kStages = Inputs::kStages, kAtOnce = used >= 128 ? 128 : used == 96 ? 64 : used;
+  constexpr int kMatmuls = used / kAtOnce, kRest = used % kAtOnce;
+  static_assert(Slices::kSlices % 2 == 0);
+  using Mma = Wgmma<typename Operand<Codec>::Type, kAtOnce>;
+  const Inputs inputs(shared, arguments.x, arguments.x_rows, tile, part.begin, part.count);
+  inputs.begin();
+  const bool first_lane = threadIdx.x % kWarp == 0;
+  float sums[kMatmuls][kAtOnce / 2], rest[kRest == 0 ? 1 : kRest / 2];
+#pragma unroll
+  for (int j = 0; j < kMatmuls; ++j) {
+#pragma unroll
+    for (float& sum : sums[j]) sum = 0.0f;
+  }
+#pragma unroll
+  for (float& sum : rest) sum = 0.0f;
+  uint32_t a[2][kSteps][4];
+  const uint64_t stages = matrix(inputs.stage(0));
+  int now = 0, stage = 0, round = 0, last_stage = 0;
+  const auto rows_at = [&](int row, int step) {
+    return stages + (stage * Inputs::kStageBytes + row * kTileRowBytes + step * 32) / 16;
+  };
+  // Multiplies slice `now`, whose number within the weights' stage is i.
+  const auto multiply_slice = [&](int i) {
+    weights.take(now, i, [&](const typename Codec::Slice& taken) {
+      if constexpr (!Operand<Codec>::kScaled) wgmma_wait<0>();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        uint32_t(&own)[4] = a[i % 2][step];
+        operand<Codec>(taken, step, own);
+        if constexpr (!Operand<Codec>::kScaled) {  // else these would be the registers to which weights are loaded
+#pragma unroll
+          for (uint32_t& pair : own) pair ^= arguments.zero;
+          wgmma_fence_operands(own);
+        }
+      }
+    });
+    inputs.go_on(now);
+    wait_barrier(shared.full(stage), round);
+    wgmma_arrive();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int j = 0; j < kMatmuls; ++j) {
+        Mma::by_rows(sums[j], a[i % 2][step], rows_at(j * kAtOnce, step));
+      }
+      if constexpr (kRest > 0) {
+        Wgmma<typename Operand<Codec>::Type, kRest>::by_rows(rest, a[i % 2][step], rows_at(kMatmuls * kAtOnce, step));
+      }
+    }
+    wgmma_commit();
+  };
+  const auto go_on = [&] {
+    if (now > 0 && first_lane) arrive(shared.empty(last_stage));
+    last_stage = stage, ++now;
+    if (++stage == kStages) stage = 0, round ^= 1;
+  };
+  if (part.count >= Slices::kSlices) {
+    do {  // do-while without a way out: otherwise the compiler would make the matmuls wait for each other
+#pragma unroll
+      for (int i = 0; i < Slices::kSlices; ++i) {
+        multiply_slice(i);
+        wgmma_wait<1>();
+        go_on();
+      }
+    } while (now + Slices::kSlices <= part.count);
+    wgmma_wait<0>();
+  }
+#pragma unroll
+  for (int i = 0; i < Slices::kSlices - 1; ++i) {
+    if (now == part.count) break;
+    multiply_slice(i);
+    wgmma_wait<0>();
+    go_on();
+  }
 #pragma unroll
   for (int j = 0; j < kMatmuls; ++j) wgmma_fence_operands(sums[j]);
+  wgmma_fence_operands(rest);
   __syncthreads();  // no warp reads the stages any more
 #pragma unroll
   for (int j = 0; j < kMatmuls; ++j) store_group_sums<kAtOnce>(shared, sums[j], j * kAtOnce);
+  if constexpr (kRest > 0) store_group_sums<kRest>(shared, rest, kMatmuls * kAtOnce);
+}
+
+template <int used, class Codec, class Slices, class Shared>
+__device__ void multiply(Slices& weights, const Arguments& arguments, const RowTile& tile, const Part& part,
+                         const Shared& shared) {
+  if constexpr (used <= most_scaled_rows<Codec>()) {
+    multiply_exact<used, Codec>(weights, arguments, tile, part, shared);
+  } else {
+    multiply_scaled<used, Codec>(weights, arguments, tile, part, shared);
+  }
 }
 #endif
 
@@ -555,6 +640,16 @@ __device__ void with_tile(const Arguments& a, F&& multiply) {
 }
 #endif
 
+// Calls multiply.operator()<n>() for the smallest n that holds `count` of a tile's `rows` rows.
+template <int rows, class F>
+__device__ void with_used_rows(int count, F&& multiply) {
+  if constexpr (rows <= 96) {
+    if (count <= 16) return multiply.template operator()<16>();
+  }
+  constexpr int kMost = rows == 96 ? 64 : rows / 2;
+  count <= kMost ? multiply.template operator()<kMost>() : multiply.template operator()<rows>();
+}
+
 // Grid: (128 outputs, parts of k, tiles of rows); the parts of k form a cluster. Tiles that are at most half full cost
 // half.
 template <class Codec, int rows, int together>
@@ -562,13 +657,7 @@ __global__ void __launch_bounds__(kThreads, together) matmul_tiles(const __grid_
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   with_tile<typename SlicesOf<Codec>::Type, rows>(
       a, [&](auto& weights, const RowTile& tile, const Part& part, const auto& shared) {
-        if (rows <= 64 && tile.count <= 16) {
-          if constexpr (rows <= 64) multiply<16, Codec>(weights, a, tile, part, shared);
-        } else if (tile.count <= rows / 2) {
-          multiply<rows / 2, Codec>(weights, a, tile, part, shared);
-        } else {
-          multiply<rows, Codec>(weights, a, tile, part, shared);
-        }
+        with_used_rows<rows>(tile.count, [&]<int used>() { multiply<used, Codec>(weights, a, tile, part, shared); });
       });
 #endif
 }
@@ -706,6 +795,14 @@ bool matmul_by_tiles(const Launch& l, const MatmulProblem& p, int64_t panel_byte
   }
 #ifdef SLUICE_SM90A
   const int64_t likely = p.starts != nullptr ? rows / p.matrices : rows;  // rows of a matrix
+  if constexpr (tiles::kScaledInPairs<Codec>) {
+    // Many experts have more than 64 rows then, and few more than 96.
+    constexpr int64_t kFewest = 52, kMost = 84;
+    if (p.starts != nullptr && likely >= kFewest && likely <= kMost) {
+      tiles::launch<tiles::matmul_tiles<Codec, 96, 2>, typename tiles::SlicesOf<Codec>::Type, 96, 2>(l, a);
+      return true;
+    }
+  }
   if (likely <= 64) {
     tiles::launch<tiles::matmul_tiles<Codec, 64, 2>, typename tiles::SlicesOf<Codec>::Type, 64, 2>(l, a);
   } else {
