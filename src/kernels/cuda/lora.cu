@@ -11,9 +11,11 @@
 // Numbers in fp32 become two operands in bf16 that together have 16 bits of them.
 #include <type_traits>
 
+#include "kernels/cuda/device/adapter_groups.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
+#include "kernels/cuda/device/weight_ring.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 
@@ -91,32 +93,10 @@ __global__ void __launch_bounds__(kThreads) expand_each(const __grid_constant__ 
   to = from_f32<Out>(to_f32(to) + sum);
 }
 
-// The adapters of a tile's rows.
-class Groups {
- public:
-  // Called by whole warps.
-  __device__ Groups(const int32_t* slots, int64_t rows) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    slot_ = lane < min(rows, int64_t{kRows}) ? slots[lane] : -1;
-    same_ = __match_any_sync(~0u, slot_);
-    first_ = __ballot_sync(~0u, slot_ >= 0 && __ffs(static_cast<int>(same_)) - 1 == lane);
-    with_adapter_ = __ballot_sync(~0u, slot_ >= 0);
-  }
-  __device__ int count() const { return __popc(first_); }
-  __device__ bool has_adapter(int row) const { return (with_adapter_ >> row & 1) != 0; }
-  // The i-th adapter's slot and, as bits, its rows.
-  __device__ void get(int i, int& slot, uint32_t& rows) const {
-    uint32_t rest = first_;
-    for (int before = 0; before < i; ++before) rest &= rest - 1;
-    const int lane = __ffs(static_cast<int>(rest)) - 1;
-    slot = __shfl_sync(~0u, slot_, lane);
-    rows = __shfl_sync(~0u, same_, lane);
-  }
-
- private:
-  int slot_;
-  uint32_t same_, first_, with_adapter_;
-};
+// The adapters of the tile that begins at this row.
+__device__ AdapterGroups groups_of(const int32_t* slots, int64_t first_row, int64_t rows) {
+  return {slots + first_row, static_cast<int>(min(rows - first_row, int64_t{kRows}))};
+}
 
 // Splits two numbers into operands of mma.
 __device__ void split(float2 v, uint32_t& high, uint32_t& low) {
@@ -181,7 +161,7 @@ __global__ void __launch_bounds__(kThreads)
   // A thread's values have one column, so that one scale is enough.
   constexpr int kColumns = 8 * kTiles;
   const int column = static_cast<int>(threadIdx.x) % kColumns, j = min(first + column, values - 1);
-  const Groups groups(slots + first_row, rows - first_row);
+  const AdapterGroups groups = groups_of(slots, first_row, rows);
   for (int i = static_cast<int>(blockIdx.z); i < groups.count(); i += static_cast<int>(gridDim.z)) {
     int slot = 0;
     uint32_t members = 0;
@@ -277,15 +257,15 @@ constexpr int kRankChunk = 16;                  // inner values that an mma take
 static_assert(kRows * kRankChunk == kThreads);  // a thread adds up one
 constexpr int kTilesOfWarp = 4;                 // of 8 outputs
 constexpr int kOutputsOfWarp = kTilesOfWarp * 8, kOutputsOfBlock = kWarps * kOutputsOfWarp;
-constexpr int kAdaptersAhead = 4;  // whose matrices are loaded together
-
 // Adds the changes of all adapters to 32 outputs per warp. Columns 2t and 2t + 1 of mma i are outputs 8t + 2i and
 // 8t + 2i + 1, so that lane t has 8 outputs that are next to each other. Its four operands of b are also next to each
-// other, because the order of inner values is free. Grid: (pieces of the outputs, tiles).
-template <class Out>
-__global__ void __launch_bounds__(kThreads, 2)
+// other, because the order of inner values is free. The matrices of kAhead adapters are loaded together. Grid: (pieces
+// of the outputs, tiles).
+template <class Out, int kAhead>
+__global__ void __launch_bounds__(kThreads, kAhead > 1 ? 2 : 3)
     expand_rows(const __grid_constant__ LoraWeight w, RowsOf<Out> out, RowsOf<const float> inner, const int32_t* slots,
                 int64_t rows, int sums, bool early) {
+  constexpr int kMostSums = kAhead > 1 ? LoraWeight::kMostSums : 1;  // many rows have one
   Start start(early);
   __shared__ alignas(16) Bf16 upper[kRows][kRankChunk], rest[kRows][kRankChunk];  // bits of inner values
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -296,13 +276,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool inside = first + 8 * t < outputs;
   const auto operand = [&](int i) { return first + g / 2 * 8 + i * 2 + g % 2; };  // the output of column g
   for (int64_t first_row = int64_t{blockIdx.y} * kRows; first_row < rows; first_row += int64_t{gridDim.y} * kRows) {
-    const Groups groups(slots + first_row, rows - first_row);
+    const AdapterGroups groups = groups_of(slots, first_row, rows);
     const int adapters = groups.count();
-    uint2 weights[kAdaptersAhead][kTilesOfWarp];
-    uint32_t members[kAdaptersAhead];
+    uint2 weights[kAhead][kTilesOfWarp];
+    uint32_t members[kAhead];
     const auto load_weights = [&](int begin, int j) {
 #pragma unroll
-      for (int ahead = 0; ahead < kAdaptersAhead; ++ahead) {
+      for (int ahead = 0; ahead < kAhead; ++ahead) {
         members[ahead] = 0;
         if (begin + ahead >= adapters) continue;
         int slot = 0;
@@ -322,6 +302,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     Outputs<Out> low, high;
     if (low_row != nullptr) low.load(low_row);
     if (high_row != nullptr) high.load(high_row);
+    if constexpr (kAhead == 1) {  // the outputs of the next tile come to the L2 cache meanwhile
+      const int64_t next = first_row + int64_t{gridDim.y} * kRows + g;
+      if (inside && next < rows) prefetch_to_l2(out[next] + first + 8 * t);
+      if (inside && next + 8 < rows) prefetch_to_l2(out[next + 8] + first + 8 * t);
+    }
     float c[kTilesOfWarp][4] = {};
     for (int part = first_part; part <= last_part; ++part) {
       for (int begin = 0; begin < w.rank; begin += kRankChunk) {
@@ -329,16 +314,16 @@ __global__ void __launch_bounds__(kThreads, 2)
         {
           const int row = static_cast<int>(threadIdx.x) / kRankChunk,
                     value = static_cast<int>(threadIdx.x) % kRankChunk;
-          float terms[LoraWeight::kMostSums] = {};
+          float terms[kMostSums] = {};
           if (groups.has_adapter(row) && begin + value < w.rank) {
 #pragma unroll
-            for (int each = 0; each < LoraWeight::kMostSums; ++each) {
+            for (int each = 0; each < kMostSums; ++each) {
               if (each < sums) terms[each] = inner[each * rows + first_row + row][part * w.rank + begin + value];
             }
           }
           float sum = terms[0];
 #pragma unroll
-          for (int each = 1; each < LoraWeight::kMostSums; ++each) sum += terms[each];
+          for (int each = 1; each < kMostSums; ++each) sum += terms[each];
           const Bf16 rounded = __float2bfloat16_rn(sum);
           upper[row][value] = rounded;
           rest[row][value] = __float2bfloat16_rn(sum - __bfloat162float(rounded));
@@ -349,12 +334,12 @@ __global__ void __launch_bounds__(kThreads, 2)
         };
         const uint2 a = pair_of(upper, g), after = pair_of(upper, g + 8);
         const uint2 a_rest = pair_of(rest, g), after_rest = pair_of(rest, g + 8);
-        for (int adapter = 0; adapter < adapters; adapter += kAdaptersAhead) {
+        for (int adapter = 0; adapter < adapters; adapter += kAhead) {
           const bool loaded = begin == 0 && adapter == 0 && part == first_part;
-          const bool still = w.rank <= kRankChunk && adapters <= kAdaptersAhead;  // the first ones are there still
+          const bool still = w.rank <= kRankChunk && adapters <= kAhead;  // the first ones are there still
           if (!loaded && !still) load_weights(adapter, begin + 4 * t);
 #pragma unroll
-          for (int ahead = 0; ahead < kAdaptersAhead; ++ahead) {
+          for (int ahead = 0; ahead < kAhead; ++ahead) {
             const uint32_t low_mask = 0u - (members[ahead] >> g & 1), high_mask = 0u - (members[ahead] >> (g + 8) & 1);
             if (members[ahead] == 0) continue;
 #pragma unroll
@@ -408,7 +393,8 @@ void shrink_on_tensor_cores(const Launch& l, const ops::LoraShrinkArgs& args, co
     launch_pdl(l, "lora_shrink", kernel, grid, kThreads, 0, w, rows_of<float>(args.inner), rows_of<const X>(args.x),
                slots, rows, sums, l.captured && !args.computed);
   };
-  if (rows > kFewRows) return launch(shrink_rows<X, 4, 2>, 32, 1);
+  if (rows > kFewRows && w.inner() > 16) return launch(shrink_rows<X, 4, 2>, 32, 1);
+  if (rows > kFewRows) return launch(shrink_rows<X, 2, kLoadsOfFew>, 16, 1);
   launch(shrink_rows<X, 2, kLoadsOfFew>, 16, std::min({rows, int64_t{w.slots}, int64_t{kRows}}));
 }
 
@@ -419,8 +405,12 @@ void expand_on_tensor_cores(const Launch& l, const ops::LoraExpandArgs& args, co
   // Of many rows, a block takes several tiles, so that it finds the matrices in the L1 cache.
   const dim3 grid(static_cast<unsigned>(pieces(w.n, kOutputsOfBlock)),
                   static_cast<unsigned>(rows > kFewRows ? pieces(tiles, 4) : tiles));
-  launch_pdl(l, "lora_expand", expand_rows<Out>, grid, kThreads, 0, w, rows_of<Out>(args.out),
-             rows_of<const float>(args.inner), slots, rows, sums, l.captured && !args.computed);
+  const auto launch = [&](auto kernel) {
+    launch_pdl(l, "lora_expand", kernel, grid, kThreads, 0, w, rows_of<Out>(args.out), rows_of<const float>(args.inner),
+               slots, rows, sums, l.captured && !args.computed);
+  };
+  // Tiles of many rows mostly have one adapter, and more blocks per SM then read outputs faster.
+  rows > kFewRows ? launch(expand_rows<Out, 1>) : launch(expand_rows<Out, 4>);
 }
 
 // Calls f(T()) for the type, which is fp32 or bf16.
