@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "ops/lora_matmul.h"
 #include "quant/groups.h"
 #include "sluice/error.h"
 
@@ -370,25 +371,30 @@ void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumula
 }
 
 void Linear::multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
-  Tensor inner;
-  if (adapts(c)) {
-    inner = Tensor(c.adapters->scratch.data, &kFloat32, {ops::LoraWeight::inner_rows(x.rows()), lora_->weight.inner()});
-    // Comes before the matmul, so that a device can begin the matmul meanwhile.
-    ops::lora_shrink(c, {.inner = inner, .x = x, .slots = c.adapters->slots, .weight = &lora_->weight});
+  const auto args_of = [&](const Segment& segment) {
+    return ops::MatmulArgs{.out = out.slice_columns(segment.first, segment.weight.view().n),
+                           .x = x,
+                           .weight = &segment.weight.view(),
+                           .bias = bias_.empty() ? nullptr : bias_.data() + segment.first,
+                           .accumulate = accumulate};
+  };
+  if (!adapts(c)) {
+    for (const Segment& segment : segments_) ops::matmul(c, args_of(segment));
+    return;
   }
-  for (const Segment& segment : segments_) {
-    ops::matmul(c, {.out = out.slice_columns(segment.first, segment.weight.view().n),
-                    .x = x,
-                    .weight = &segment.weight.view(),
-                    .bias = bias_.empty() ? nullptr : bias_.data() + segment.first,
-                    .accumulate = accumulate});
+  const ops::LoraWeight& w = lora_->weight;
+  const Tensor inner(c.adapters->scratch.data, &kFloat32, {ops::LoraWeight::inner_rows(x.rows()), w.inner()});
+  const ops::LoraShrinkArgs change{.inner = inner, .x = x, .slots = c.adapters->slots, .weight = &w};
+  if (segments_.size() == 1) {
+    ops::matmul(c, args_of(segments_[0]), change);
+  } else {
+    ops::lora_shrink(c, change);
+    for (const Segment& segment : segments_) ops::matmul(c, args_of(segment));
+    ops::lora_expand(c, {.out = out, .inner = inner, .slots = change.slots, .weight = &w});
   }
-  if (adapts(c)) {
-    ops::lora_expand(c, {.out = out, .inner = inner, .slots = c.adapters->slots, .weight = &lora_->weight});
-    each_extra(*c.adapters, *lora_, [&](int64_t first, int64_t count, const LoraExtra& extra) {
-      add_extra(c, out.slice_rows(first, count), x.slice_rows(first, count), extra);
-    });
-  }
+  each_extra(*c.adapters, *lora_, [&](int64_t first, int64_t count, const LoraExtra& extra) {
+    add_extra(c, out.slice_rows(first, count), x.slice_rows(first, count), extra);
+  });
 }
 
 Norm::Norm(const Weights& w, std::string_view name, int64_t size, const NormSpec& spec) : spec_(spec) {

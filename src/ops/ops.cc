@@ -9,6 +9,7 @@
 
 #include "base/registry.h"
 #include "ops/checks.h"
+#include "ops/lora_matmul.h"
 #include "ops/sample.h"
 #include "sluice/error.h"
 
@@ -223,9 +224,10 @@ void add(Ctx& ctx, Tensor out, Tensor x, float scale) {
   ctx.ops.add(ctx.queue, out, x, scale);
 }
 
-void matmul(Ctx& ctx, const MatmulArgs& args) {
+namespace {
+
+void check_matmul(const Ctx& ctx, const MatmulArgs& args) {
   CHECK(args.weight != nullptr && args.weight->data != nullptr);
-  const MatmulKernels& kernels = kernels_of(ctx, *args.weight);
   check_rows(args.x, "x", -1, args.weight->k);
   const int64_t rows = args.x.shape[0];
   check_rows(args.out, "out", rows, args.weight->n);
@@ -235,7 +237,14 @@ void matmul(Ctx& ctx, const MatmulArgs& args) {
     CHECK(args.out.dtype == output_type(ctx, *args.weight, rows) && args.bias == nullptr && !args.accumulate,
           "out is {}", args.out.dtype->name);
   }
-  if (rows > 0) kernels.matmul(ctx.queue, args);  // a step without logits has no rows
+}
+
+}  // namespace
+
+void matmul(Ctx& ctx, const MatmulArgs& args) {
+  check_matmul(ctx, args);
+  if (args.x.shape[0] == 0) return;  // a step without logits
+  kernels_of(ctx, *args.weight).matmul(ctx.queue, args);
 }
 
 namespace {
@@ -365,6 +374,26 @@ void lora_shrink(Ctx& ctx, const LoraShrinkArgs& args) {
 void lora_expand(Ctx& ctx, const LoraExpandArgs& args) {
   check_lora(args.slots, args.computed, *args.weight, args.inner, args.out, "out", args.weight->n);
   ctx.ops.lora_expand(ctx.queue, args);
+}
+
+void matmul(Ctx& ctx, const MatmulArgs& args, const LoraShrinkArgs& change) {
+  check_matmul(ctx, args);
+  const LoraWeight& w = *change.weight;
+  check_lora(change.slots, change.computed, w, change.inner, change.x, "x", w.k);
+  CHECK(w.n == args.weight->n && w.k == args.weight->k && change.x.data == args.x.data,
+        "adapters of [{}, {}] change a matmul with [{}, {}]", w.n, w.k, args.weight->n, args.weight->k);
+  for (const LoraMatmul* kernel : Registry<LoraMatmul>::all()) {
+    const bool suits = kernel->type == args.weight->dtype && kernel->shrink == ctx.ops.lora_shrink;
+    if (suits && kernel->run(ctx.queue, args, change)) return;
+  }
+  // Shrink comes before the matmul, so that a device can begin the matmul meanwhile.
+  lora_shrink(ctx, change);
+  matmul(ctx, args);
+  lora_expand(ctx, {.out = args.out,
+                    .inner = change.inner,
+                    .slots = change.slots,
+                    .weight = change.weight,
+                    .computed = change.computed});
 }
 
 void copy_rows(Ctx& ctx, Tensor to, Tensor from, Indices pairs) {

@@ -1,4 +1,7 @@
 // Low-rank changes by adapters, of every backend against the reference.
+#include <numeric>
+
+#include "ops/lora_matmul.h"
 #include "ops/testing.h"
 
 namespace sluice::ops::lora_test {
@@ -136,10 +139,114 @@ TEST_P(LoraTest, RowsAreIndependent) {
 
 using Slots = std::vector<int32_t, TestAllocator<int32_t>>;
 
-Indices indices_of(const Slots& slots) { return {std::span(slots.data(), slots.size())}; }
+Slots random_slots(std::mt19937& random, int64_t rows, int count) {
+  Slots slots;
+  for (int64_t row = 0; row < rows; ++row) slots.push_back(static_cast<int32_t>(random() % (count + 1)) - 1);
+  return slots;
+}
+
+// On the device as well.
+Indices indices_of(const Slots& slots) { return {std::span(slots.data(), slots.size()), slots.data()}; }
 
 std::vector<int32_t> numbers_of(const Tensor& list) {
   return {list.as<int32_t>(), list.as<int32_t>() + list.shape.elements()};
+}
+
+// A matrix of bf16 and its adapters.
+struct Adapted {
+  LoraWeight lora;
+  Owned matrix, a, b, scales;
+
+  Adapted(const Case& c, std::mt19937& random)
+      : lora{.k = c.k, .slots = c.slots, .rank = c.rank, .parts = static_cast<int>(c.parts.size()), .type = &kBFloat16},
+        matrix(&kBFloat16, {std::accumulate(c.parts.begin(), c.parts.end(), int64_t{0}), c.k}),
+        a(&kBFloat16, {c.slots * lora.inner(), c.k}),
+        b(&kBFloat16, {c.slots * matrix->rows(), c.rank}),
+        scales(&kFloat32, {c.slots, lora.parts}) {
+    for (size_t i = 0; i < c.parts.size(); ++i) lora.part_ends[i] = lora.n += c.parts[i];
+    matrix.fill(random), a.fill(random, 0.2f), b.fill(random), scales.fill(random);
+    lora.a = a->data, lora.b = b->data, lora.scales = scales->f32();
+  }
+};
+
+struct Packed : Weight {
+  Buffer storage;
+
+  Packed(Ctx& ctx, const Tensor& matrix) : Weight{.dtype = matrix.dtype, .n = matrix.rows(), .k = matrix.shape[1]} {
+    const MatmulKernels& kernels = ctx.ops.matmul.at(dtype);
+    storage = Buffer(kernels.packed_bytes(n, k), test_memory());
+    data = storage.data();
+    kernels.pack(ctx.queue, *this, 0, matrix);
+  }
+};
+
+Owned converted(DType type, const Owned& from) {
+  Owned to(type, from->shape);
+  std::vector<float> values(static_cast<size_t>(from->shape.elements()));
+  to_float(from->dtype, from->data, values.data(), values.size());
+  from_float(type, values.data(), to->data, values.size());
+  return to;
+}
+
+// Calls a matmul that adapters change, and captures two of them in a graph that runs with several sets of adapters.
+void expect_matmuls_like_the_reference(const Case& c, const Adapted& adapted, bool wants_bf16, Checked& device,
+                                       Checked& reference, bool captures, std::mt19937& random) {
+  const Packed weight(device.ctx, adapted.matrix), plain(reference.ctx, adapted.matrix);
+  const DType type = wants_bf16 ? output_type(device.ctx, weight, c.rows) : &kFloat32;
+  if (wants_bf16 && type == &kFloat32) return;
+  SCOPED_TRACE(fmt::format("{} x {}, rank {}, {} parts, {}", c.rows, c.k, c.rank, c.parts.size(), type->name));
+  const Owned inputs = converted(&kFloat32, Owned(&kBFloat16, {c.rows, c.k}).fill(random));
+  const Owned x = converted(input_type(device.ctx, weight, c.rows), inputs);
+  Owned before(type, {c.rows, adapted.lora.n}), out(before), again(before);
+  before.fill(random);
+  Owned inner(&kFloat32, {LoraWeight::inner_rows(c.rows), adapted.lora.inner()}),
+      unchanged = converted(&kFloat32, before);
+  matmul(reference.ctx, {.out = unchanged, .x = inputs, .weight = &plain, .accumulate = !wants_bf16});
+  Slots slots = random_slots(random, c.rows, c.slots);
+  const auto call = [&](const Tensor& to) {
+    matmul(device.ctx, {.out = to, .x = x, .weight = &weight, .accumulate = !wants_bf16},
+           {.inner = inner, .x = x, .slots = indices_of(slots), .weight = &adapted.lora});
+  };
+  const auto reset = [&] {
+    for (Owned* results : {&out, &again}) std::memcpy((*results)->data, before->data, before.bytes());
+  };
+  const auto expect_results = [&](std::initializer_list<const Owned*> all) {
+    Owned expected(unchanged);
+    run(reference.ctx, adapted.lora, expected, inputs, inner, indices_of(slots));
+    for (const Owned* results : all) expect_close(converted(&kFloat32, *results), expected, wants_bf16 ? 8e-3f : 4e-3f);
+  };
+  reset();
+  call(out);
+  expect_results({&out});
+  if (!captures) return;
+  const auto graph = device.ctx.queue.capture([&] { call(out), call(again); });
+  for (const int most : {c.slots, 1, 0}) {
+    std::ranges::copy(random_slots(random, c.rows, most), slots.begin());
+    reset();
+    graph->launch();
+    device.ctx.queue.wait();
+    expect_results({&out, &again});
+  }
+}
+
+TEST_P(LoraTest, OfMatmuls) {
+  std::vector<Case> cases{{32, 64, 16, 1, {128}},       {32, 192, 8, 3, {128, 256}},  {32, 1088, 40, 40, {384}},
+                          {32, 448, 64, 5, {128, 128}}, {32, 576, 24, 32, {128, 16}}, {7, 100, 16, 2, {40}}};
+  if (GetParam()->name == "cuda") {
+    // Fewer rows have kernels of their own for large matrices only.
+    const std::initializer_list<Case> large{{32, 4096, 16, 8, {512, 128, 128}},
+                                            {32, 8192, 16, 32, {256}},
+                                            {17, 4160, 16, 32, {4096, 128}},
+                                            {9, 2048, 16, 4, {8192, 512, 512}},
+                                            {5, 14336, 24, 2, {1280}}};
+    cases.insert(cases.end(), large);
+  }
+  for (const Case& c : cases) {
+    const Adapted adapted(c, random);
+    for (const bool bf16 : {false, true}) {
+      expect_matmuls_like_the_reference(c, adapted, bf16, device, reference, GetParam()->can.captures, random);
+    }
+  }
 }
 
 TEST_P(LoraTest, SlotsOfHeads) {

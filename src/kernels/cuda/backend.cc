@@ -14,6 +14,7 @@
 #include "kernels/cuda/per_device.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/upload.h"
+#include "ops/lora_matmul.h"
 #include "ops/sample.h"
 
 namespace sluice::cuda {
@@ -204,23 +205,36 @@ void matmul_by(const Launch& l, const MatmulProblem& p) {
   matmul_exact(l, p);
 }
 
+MatmulProblem problem_of(const ops::MatmulArgs& args) {
+  return {.out = args.out,
+          .x = args.x,
+          .type = args.weight->dtype,
+          .weight = args.weight->data,
+          .n = args.weight->n,
+          .k = args.weight->k,
+          .bias = args.bias,
+          .accumulate = args.accumulate,
+          .rounding = args.weight->inputs};
+}
+
 template <Arithmetic arithmetic>
 void matmul_op(ops::Queue& queue, const ops::MatmulArgs& args) {
-  const MatmulProblem p{.out = args.out,
-                        .x = args.x,
-                        .type = args.weight->dtype,
-                        .weight = args.weight->data,
-                        .n = args.weight->n,
-                        .k = args.weight->k,
-                        .bias = args.bias,
-                        .accumulate = args.accumulate,
-                        .rounding = args.weight->inputs};
+  const MatmulProblem p = problem_of(args);
   take_or_launch(
       queue,
       [&](DecodeKernelBuilder& s, auto& fallback) {
         return arithmetic == Arithmetic::kTensor && s.matmul(p, fallback);
       },
       [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
+}
+
+bool lora_matmul_op(ops::Queue& queue, const ops::MatmulArgs& args, const ops::LoraShrinkArgs& change) {
+  const MatmulProblem p = problem_of(args);
+  const Launch& l = launch(queue);
+  if (p.x.rows() < dense_rows(l, p.type, p.n * p.k)) return false;
+  if (!matmul_lora_rows(l, p, change, on_device(queue, change.slots))) return false;
+  current(queue).finish_op();
+  return true;
 }
 
 void route_op(ops::Queue& queue, const ops::RouteArgs& args) {
@@ -418,6 +432,12 @@ constexpr ops::Backend backend(std::string_view name, int rank) {
 const ops::Backend tensor = backend<Arithmetic::kTensor>("cuda", 100);
 const ops::Backend exact = backend<Arithmetic::kExact>("cuda-exact", -1);
 const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{tensor}, Registry<ops::Backend>{exact}};
+
+const ops::LoraMatmul lora_matmul{.name = "cuda",
+                                  .type = &kBFloat16,
+                                  .shrink = lora_op<Arithmetic::kTensor, lora_shrink, ops::LoraShrinkArgs>,
+                                  .run = lora_matmul_op};
+const Registry<ops::LoraMatmul> lora_matmul_registered{lora_matmul};
 
 }  // namespace
 }  // namespace sluice::cuda

@@ -333,7 +333,7 @@ bool matmul_fp8_experts(const Launch& l, const MatmulProblem& p) {
   const size_t x_bytes = padded_bytes(rows * p.k);
   if (p.rounding != ops::InputRounding::kFp8PerRow || p.bias != nullptr || p.x.dtype != &kFloat32) return false;
   if (alignment(p.x.data) < 16 || p.x.row_stride % 4 != 0) return false;
-  if (!takes_fp8_rows(l, p) || x_bytes + padded_bytes(rows * 4) > l.workspace_bytes) return false;
+  if (!takes_rows(l, p) || x_bytes + padded_bytes(rows * 4) > l.workspace_bytes) return false;
   auto* scales = reinterpret_cast<float*>(l.workspace + x_bytes);
   round_to_fp8(l, l.workspace, scales, p.x, false, p.x_rows);
   matmul_fp8_rows(l, p, l.workspace, scales);
@@ -369,7 +369,7 @@ bool matmul_fp8(const Launch& l, const MatmulProblem& p) {
   const std::byte* x = rounds ? l.workspace : p.x.data;
   if (!rounds) x_scales = ops::row_scales(p.x);
   const bool own =
-      !groups && takes_fp8_rows(l, p) && (rows <= kMostFp8RowsOfAny || (rows <= kMostFp8Rows && is_narrow(l, p)));
+      !groups && takes_rows(l, p) && (rows <= kMostFp8RowsOfAny || (rows <= kMostFp8Rows && is_narrow(l, p)));
   if (own) {
     matmul_fp8_rows(l, p, x, x_scales);
     return true;

@@ -21,8 +21,8 @@ struct RowOperands {
 // Describes rows for TMA tiles of 128 bytes of `tile_rows` rows. Rows beyond the last are zeros.
 CUtensorMap rows_map(const std::byte* rows, int64_t count, int64_t pitch, int64_t bytes, unsigned tile_rows);
 
-// Whether this device can multiply 8-bit floats and write results to p.out.
-bool takes_fp8_rows(const Launch&, const MatmulProblem& p);
+// Whether the kernels of rows.cu run on this device and write results to p.out.
+bool takes_rows(const Launch&, const MatmulProblem& p);
 // A matmul of 8-bit floats as matmul_fp8 takes it, or of experts (p.starts), with a scale per output and per row. `x`
 // has been rounded already and is dense; p.x tells the number of rows.
 void matmul_fp8_rows(const Launch&, const MatmulProblem& p, const std::byte* x, const float* x_scales);
@@ -33,6 +33,10 @@ inline constexpr int64_t kMostFp8Rows = 128, kMostFp8RowsOfAny = 64;
 // rounded to it here. Returns false, having done nothing, if it cannot.
 bool matmul_plain_rows(const Launch&, const MatmulProblem& p);
 inline constexpr int64_t kMostPlainRows = 32;
+
+// lora_rows.cu: a matmul of bf16 weights whose results adapters change, in place of lora_shrink, the matmul and
+// lora_expand. `slots` are those of `change`, on the device. Returns false, having done nothing, if it cannot.
+bool matmul_lora_rows(const Launch&, const MatmulProblem& p, const ops::LoraShrinkArgs& change, const int32_t* slots);
 
 // grouped.cu: experts with many rows. Returns false, having done nothing, if it cannot.
 bool matmul_grouped(const Launch&, const MatmulProblem& p, const RowOperands& operands);
