@@ -24,12 +24,14 @@ namespace {
 constexpr int kRanks = 2, kFd = 3, kLaunches = 10;
 constexpr int64_t kColumns = 4096;
 
-// With `normed`, a norm follows each sum.
-double seconds_per_sum(ops::Ctx& ctx, const Tensor& x, const Tensor* normed, int calls) {
+enum class After { kNothing, kNorm, kNormInOneCall };
+
+double seconds_per_sum(ops::Ctx& ctx, const Tensor& x, const Tensor& normed, After after, int calls) {
+  const ops::RowNorm norm{.out = normed, .eps = 1e-5f};
   const auto sums = [&] {
     for (int i = 0; i < calls; ++i) {
-      ops::all_reduce(ctx, x, x, false);
-      if (normed != nullptr) ops::rms_norm(ctx, *normed, x, nullptr, 1e-5f);
+      ops::all_reduce(ctx, x, x, false, after == After::kNormInOneCall ? &norm : nullptr);
+      if (after == After::kNorm) ops::rms_norm(ctx, normed, x, nullptr, 1e-5f);
     }
   };
   const std::unique_ptr<ops::CapturedGraph> graph = ctx.queue.capture(sums);
@@ -55,17 +57,20 @@ void measure(Communicator& communicator) {
   ops::Ctx ctx(*queue, arena);
   ctx.communicator = &communicator;
   if (rank == 0) fmt::print("{} ranks on {} GPUs\n", kRanks, std::min(devices, kRanks));
-  for (const int64_t rows : {1, 2, 4, 16, 32, 64, 256, 1024, 8192}) {
+  for (const int64_t rows : {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 8192}) {
     const Buffer memory(static_cast<size_t>(rows * kColumns) * sizeof(float), device.memory());
     const Tensor x(memory.data(), &kFloat32, {rows, kColumns});
     ops::all_reduce(ctx, x, x, false);  // the first one sets up the exchange
     const Buffer other(x.bytes(), device.memory());
     const Tensor normed(other.data(), &kFloat32, x.shape);
-    const int calls = rows > 64 ? 4 : 64;
-    const double s = seconds_per_sum(ctx, x, nullptr, calls), with_norm = seconds_per_sum(ctx, x, &normed, calls);
+    const int calls = rows > 256 ? 4 : 64;
+    const auto seconds = [&](After after) { return seconds_per_sum(ctx, x, normed, after, calls); };
+    const double sum = seconds(After::kNothing), apart = seconds(After::kNorm), fused = seconds(After::kNormInOneCall);
     if (rank == 0) {
-      fmt::print("sum of {:5} x {} floats: {:8.1f} us, {:6.1f} GB/s each way; with a norm {:8.1f} us\n", rows, kColumns,
-                 s * 1e6, static_cast<double>(x.bytes()) / s * 1e-9, with_norm * 1e6);
+      fmt::print(
+          "sum of {:5} x {} floats: {:8.1f} us, {:6.1f} GB/s each way; a norm behind it {:8.1f} us, in one call "
+          "{:8.1f} us\n",
+          rows, kColumns, sum * 1e6, static_cast<double>(x.bytes()) / sum * 1e-9, apart * 1e6, fused * 1e6);
     }
   }
 }

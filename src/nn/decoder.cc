@@ -192,9 +192,10 @@ class DecoderLm final : public Model {
       }
       stage_.receive(c, auxiliary);
     }
+    const Tensor normed = norms_inputs() ? c.arena.take(&kFloat32, x.shape) : Tensor();
+    std::optional<NextNorm> next;  // the norm in front of the next layer, which the present one computes
     const auto cached_kv = [&](int index) { return index < 0 ? nullptr : &kv.layer(index); };
     for (int i = stage_.begin(); i < stage_.end(); ++i) {
-      const Layer& layer = *layers_[i];
       const int earlier = spec_.layers[i].kv_from;
       const auto rope = [&](int index) { return ropes.empty() || index < 0 ? nullptr : &ropes[index]; };
       const TokenMixerStep step{.batch = batch,
@@ -205,7 +206,9 @@ class DecoderLm final : public Model {
                                 .auxiliary = auxiliary,
                                 .state = cached_[i].state < 0 ? Tensor() : states.layer(cached_[i].state)};
       if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, auxiliary, x);
-      run_layer(c, layer, spec_.layers[i], step, x);
+      const Tensor ready = next ? next->out : Tensor();
+      next = auxiliary_stream_ == nullptr && i + 1 < stage_.end() ? input_norm(c, i + 1, x, normed) : std::nullopt;
+      run_layer(c, i, step, {.x = x, .normed = normed, .ready = ready, .next = address(next)});
       if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, auxiliary, x);
     }
     if (!stage_.last()) {
@@ -391,70 +394,101 @@ class DecoderLm final : public Model {
     }
   }
 
-  // x = kept * x + added * scale * post_norm(sublayer(x)); sublayer(out, accumulate) computes out = or += its result.
+  // x = kept * x + added * scale * post_norm(sublayer(x)), then `next`. sublayer(out, accumulate, norm) computes out =
+  // or += its result, then the norm.
   template <class Sublayer>
   void add_sublayer(ops::Ctx& c, const Tensor& x, const Blend& blend, const std::string& post_norm, const Norm& norm,
-                    Sublayer&& sublayer) const {
-    if (!separate(post_norm, blend)) return sublayer(x, true);
+                    const NextNorm* next, Sublayer&& sublayer) const {
+    if (!separate(post_norm, blend)) return sublayer(x, true, next);
     const Tensor part = c.arena.take(&kFloat32, x.shape);
-    sublayer(part, false);
-    if (!post_norm.empty()) norm.in_place(c, part);
+    const NextNorm post{&norm, part};
+    sublayer(part, false, post_norm.empty() ? nullptr : &post);
     if (blend.kept != 1.0f) ops::map(c, x, ops::Map::kScale, blend.kept);
     ops::add(c, x, part, blend.added * spec_.residual_scale);
+    apply(c, next, x);
   }
 
-  Tensor sublayer_input(ops::Ctx& c, const std::string& name, const Norm& norm, const Tensor& x, DType type) const {
-    if (name.empty() || spec_.sum_norms) return x;
-    if (!spec_.normed_residual) return norm(c, x, type);
-    norm.in_place(c, x);
-    return x;
+  // The norm that makes a sublayer's input of x, in place or in the memory `normed`; nullopt: the input is x.
+  std::optional<NextNorm> input_norm(const std::string& name, const Norm& norm, const Tensor& x, const Tensor& normed,
+                                     DType type) const {
+    if (name.empty() || spec_.sum_norms) return std::nullopt;
+    return NextNorm{&norm, spec_.normed_residual ? x : ops::rows_in(normed, type)};
   }
 
-  void run_layer(ops::Ctx& c, const Layer& layer, const LayerSpec& kind, const TokenMixerStep& step,
-                 const Tensor& x) const {
-    const DecoderNames& names = spec_.names_of(kind);
-    Arena::Scope of_layer(c.arena);
-    const bool mixes = layer.mixer != nullptr;
+  // The same for the token mixer of layer i.
+  std::optional<NextNorm> input_norm(ops::Ctx& c, int i, const Tensor& x, const Tensor& normed) const {
+    const Layer& layer = *layers_[i];
+    if (layer.mixer == nullptr) return std::nullopt;
     // If only one matmul reads an input, the input is written in the type that the matmul takes.
-    const auto input_type = [&](const auto& sublayer) {
-      return spec_.parallel ? &kFloat32 : sublayer.input_type(c, x.rows());
-    };
-    const Tensor mixer_in =
-        !mixes ? x : sublayer_input(c, names.attention_norm, layer.mixer_norm, x, input_type(*layer.mixer));
+    const DType type = spec_.parallel ? &kFloat32 : layer.mixer->input_type(c, x.rows());
+    return input_norm(spec_.names_of(spec_.layers[i]).attention_norm, layer.mixer_norm, x, normed, type);
+  }
+
+  // The same for the MLP or what stands for it.
+  std::optional<NextNorm> mlp_input_norm(ops::Ctx& c, const Layer& layer, const LayerSpec& kind, const Tensor& x,
+                                         const Tensor& normed) const {
+    const DType type = layer.feed_forward != nullptr ? layer.feed_forward->input_type(c, x.rows())
+                       : kind.moe                    ? &kFloat32
+                                                     : layer.mlp.input_type(c, x.rows());
+    return input_norm(spec_.names_of(kind).mlp_norm, layer.mlp_norm, x, normed, type);
+  }
+
+  static const NextNorm* address(const std::optional<NextNorm>& norm) { return norm ? &*norm : nullptr; }
+
+  // The rows of a layer.
+  struct LayerRows {
+    Tensor x;                        // the residual stream
+    Tensor normed;                   // memory for what sublayers read
+    Tensor ready;                    // the first sublayer's input if it has been made, else without data
+    const NextNorm* next = nullptr;  // the norm behind the layer
+  };
+
+  void run_layer(ops::Ctx& c, int i, const TokenMixerStep& step, const LayerRows& rows) const {
+    const Layer& layer = *layers_[i];
+    const LayerSpec& kind = spec_.layers[i];
+    const DecoderNames& names = spec_.names_of(kind);
+    const Tensor& x = rows.x;
+    Arena::Scope of_layer(c.arena);
+    Tensor in = rows.ready.data != nullptr ? rows.ready : x;
+    if (rows.ready.data == nullptr) {
+      if (const auto norm = input_norm(c, i, x, rows.normed)) apply(c, &*norm, x), in = norm->out;
+    }
     // In parallel blocks both inputs are made from the residual before either result is added.
-    Tensor mlp_in = mixer_in;
+    Tensor mlp_in = in;
     if (spec_.parallel && !names.mlp_norm.empty()) mlp_in = layer.mlp_norm(c, x);
-    if (mixes) {
+    const bool only_mixes = kind.sublayers == Sublayers::kTokenMixer;
+    std::optional<NextNorm> middle;
+    if (!only_mixes && !spec_.parallel) {
+      middle = mlp_input_norm(c, layer, kind, x, rows.normed);
+      mlp_in = middle ? middle->out : x;
+    }
+    const NextNorm mixer_sum{&layer.mixer_norm, x}, mlp_sum{&layer.mlp_norm, x};
+    if (layer.mixer == nullptr) {
+      apply(c, address(middle), x);
+    } else {
       Arena::Scope of_sublayer(c.arena);
-      add_sublayer(c, x, kind.mixer_blend, names.attention_post_norm, layer.mixer_post_norm,
-                   [&](const Tensor& out, bool accumulate) { (*layer.mixer)(c, step, out, mixer_in, accumulate); });
+      const NextNorm* next = spec_.sum_norms ? &mixer_sum : only_mixes ? rows.next : address(middle);
+      add_sublayer(c, x, kind.mixer_blend, names.attention_post_norm, layer.mixer_post_norm, next,
+                   [&](const Tensor& out, bool accumulate, const NextNorm* norm) {
+                     layer.mixer->with_norm(c, step, out, in, accumulate, norm);
+                   });
     }
-    if (mixes && spec_.sum_norms) layer.mixer_norm.in_place(c, x);
-    if (kind.sublayers == Sublayers::kTokenMixer) return;
-    if (!spec_.parallel) {
-      mlp_in = x;
-      if (spec_.normed_residual) {
-        mlp_in = sublayer_input(c, names.mlp_norm, layer.mlp_norm, x, &kFloat32);
-      } else if (!names.mlp_norm.empty() && !spec_.sum_norms) {
-        const DType type = layer.feed_forward != nullptr ? input_type(*layer.feed_forward)
-                           : kind.moe                    ? &kFloat32
-                                                         : input_type(layer.mlp);
-        if (mixer_in.data == x.data) {
-          mlp_in = layer.mlp_norm(c, x, type);
-        } else {
-          mlp_in = Tensor(mixer_in.data, type, x.shape);
-          layer.mlp_norm.into(c, mlp_in, x);
-        }
-      }
-    }
-    add_sublayer(c, x, kind.mlp_blend, names.mlp_post_norm, layer.mlp_post_norm,
-                 [&](const Tensor& out, bool accumulate) {
-                   if (layer.feed_forward != nullptr)
-                     return (*layer.feed_forward)(c, step.auxiliary, out, mlp_in, accumulate);
-                   if (kind.moe) return layer.moe(c, out, mlp_in, accumulate);
-                   layer.mlp(c, out, mlp_in, accumulate);
+    if (only_mixes) return;
+    add_sublayer(c, x, kind.mlp_blend, names.mlp_post_norm, layer.mlp_post_norm, spec_.sum_norms ? &mlp_sum : rows.next,
+                 [&](const Tensor& out, bool accumulate, const NextNorm* norm) {
+                   if (kind.moe && layer.feed_forward == nullptr) return layer.moe(c, out, mlp_in, accumulate, norm);
+                   if (layer.feed_forward == nullptr) return layer.mlp(c, out, mlp_in, accumulate, norm);
+                   (*layer.feed_forward)(c, step.auxiliary, out, mlp_in, accumulate);
+                   apply(c, norm, out);
                  });
-    if (spec_.sum_norms) layer.mlp_norm.in_place(c, x);
+  }
+
+  // Whether sublayers read norms of the residual stream. These have memory of their own in a step.
+  bool norms_inputs() const {
+    return std::ranges::any_of(spec_.layers, [&](const LayerSpec& kind) {
+      const DecoderNames& names = spec_.names_of(kind);
+      return !names.attention_norm.empty() || !names.mlp_norm.empty();
+    });
   }
 
   // Arena floats that run_layer takes per token.
@@ -466,7 +500,7 @@ class DecoderLm final : public Model {
 
   int64_t floats_of_layer(const Layer& layer, const LayerSpec& kind) const {
     const DecoderNames& names = spec_.names_of(kind);
-    int64_t inputs = !names.attention_norm.empty() || !names.mlp_norm.empty() ? spec_.hidden : 0;
+    int64_t inputs = norms_inputs() ? spec_.hidden : 0;
     if (spec_.parallel && !names.attention_norm.empty() && !names.mlp_norm.empty()) inputs += spec_.hidden;
     const auto sublayer = [&](const std::string& post_norm, const Blend& blend, int64_t floats) {
       return floats + (separate(post_norm, blend) ? spec_.hidden : 0);

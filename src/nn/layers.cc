@@ -346,28 +346,37 @@ void add_extra(ops::Ctx& c, const Tensor& out, const Tensor& x, const LoraExtra&
 
 }  // namespace
 
-void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
-  if (exchange_ == Exchange::kNone) return multiply(c, out, x, accumulate);
+void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next) const {
+  if (exchange_ == Exchange::kSum) return sum_into(c, out, x, accumulate, next);
   Arena::Scope scope(c.arena);
-  if (exchange_ == Exchange::kGatherInputs) {
+  if (exchange_ == Exchange::kNone) {
+    multiply(c, out, x, accumulate);
+  } else if (exchange_ == Exchange::kGatherInputs) {
     const Tensor whole = c.arena.take(&kFloat32, {x.rows(), whole_});
     ops::all_gather(c, whole, x);
-    return multiply(c, out, whole, accumulate);
-  }
-  if (exchange_ == Exchange::kSum) {
-    const Tensor mine = ops::take_rows(c, part_type(c, x.rows()), x.rows(), outputs_);
-    if (!adapts(c) && (x.dtype == &kFloat32 || x.dtype == &kBFloat16)) {  // rows whose scales do not lie elsewhere
-      return ops::all_reduce(c, out, mine, accumulate, [&](int64_t first, int64_t rows) {
-        multiply(c, mine.slice_rows(first, rows), x.slice_rows(first, rows), false);
-      });
-    }
+    multiply(c, out, whole, accumulate);
+  } else {
+    const Tensor mine = c.arena.take(&kFloat32, {x.rows(), outputs_});
     multiply(c, mine, x, false);
-    return ops::all_reduce(c, out, mine, accumulate);
+    CHECK(!accumulate, "gathered results cannot be added");
+    ops::all_gather(c, out, mine);
   }
-  const Tensor mine = c.arena.take(&kFloat32, {x.rows(), outputs_});
+  apply(c, next, out);
+}
+
+void Linear::sum_into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next) const {
+  Arena::Scope scope(c.arena);
+  const Tensor mine = ops::take_rows(c, part_type(c, x.rows()), x.rows(), outputs_);
+  const ops::RowNorm norm = next != nullptr ? next->norm->of_rows(next->out) : ops::RowNorm();
+  const ops::RowNorm* then = next != nullptr ? &norm : nullptr;
+  if (!adapts(c) && (x.dtype == &kFloat32 || x.dtype == &kBFloat16)) {  // rows whose scales do not lie elsewhere
+    const auto compute = [&](int64_t first, int64_t rows) {
+      multiply(c, mine.slice_rows(first, rows), x.slice_rows(first, rows), false);
+    };
+    return ops::all_reduce(c, out, mine, accumulate, compute, then);
+  }
   multiply(c, mine, x, false);
-  CHECK(!accumulate, "gathered results cannot be added");
-  ops::all_gather(c, out, mine);
+  ops::all_reduce(c, out, mine, accumulate, then);
 }
 
 void Linear::multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
@@ -413,6 +422,10 @@ void Norm::into(ops::Ctx& c, const Tensor& out, const Tensor& x) const {
   } else {
     ops::layer_norm(c, out, x, weight_.data(), bias_.data(), spec_.eps);
   }
+}
+
+void apply(ops::Ctx& c, const NextNorm* next, const Tensor& x) {
+  if (next != nullptr) next->norm->into(c, next->out, x);
 }
 
 Tensor by_heads(const Tensor& x, int heads) {

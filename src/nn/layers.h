@@ -41,6 +41,16 @@ struct LinearSplit {
   static LinearSplit share(const Ranks& ranks);  // of outputs that are gathered
 };
 
+class Norm;
+
+// A norm that reads the result of a layer. A layer that ends with a sum over ranks computes both at once.
+struct NextNorm {
+  const Norm* norm = nullptr;
+  Tensor out;  // the result's shape, in a type that a matmul takes; may be the result
+};
+// next->out = next->norm(x), unless next is null.
+void apply(ops::Ctx& c, const NextNorm* next, const Tensor& x);
+
 // y = x W^T + b. Several projections of one input are fused into one matrix, with outputs in the given order. If their
 // types differ, each run of equal types becomes one matrix.
 class Linear {
@@ -65,7 +75,8 @@ class Linear {
   // The types in which this takes x and may give its results; see ops::input_type and ops::output_type.
   DType input_type(const ops::Ctx& c, int64_t rows) const;
   DType output_type(const ops::Ctx& c, int64_t rows) const;
-  void into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += this(x)
+  // out = or += this(x), then `next`.
+  void into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next = nullptr) const;
   int64_t outputs() const { return exchange_ == Exchange::kGatherOutputs ? whole_ : outputs_; }
   bool partial() const { return partial_; }  // results are this rank's summands, which the caller adds up
   int64_t gathered_floats() const {          // arena floats per row that gathered results take besides
@@ -82,6 +93,7 @@ class Linear {
   bool adapts(const ops::Ctx& c) const { return lora_ != nullptr && lora_->adapts(c); }
   Split divide(const Weights& w, const std::vector<Part>& parts, int64_t inputs, Split split);
   void multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
+  void sum_into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next) const;
   DType part_type(const ops::Ctx& c, int64_t rows) const;  // of what multiply() gives
 
   int64_t outputs_ = 0;
@@ -118,6 +130,10 @@ class Norm {
   Tensor operator()(ops::Ctx& c, const Tensor& x, DType type = &kFloat32) const;
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x) const;
   void in_place(ops::Ctx& c, const Tensor& x) const { into(c, x, x); }
+  // The norm to `out` in the form that ops::all_reduce takes.
+  ops::RowNorm of_rows(const Tensor& out) const {
+    return {out, weight_.data(), bias_.data(), spec_.eps, spec_.kind == NormSpec::Kind::kLayer};
+  }
   // The norm in the form that ops::rope_store takes. Without weights unless it is an RMSNorm.
   ops::HeadNorm of_heads() const {
     return spec_.kind == NormSpec::Kind::kRms ? ops::HeadNorm{weight_.data(), spec_.eps} : ops::HeadNorm{};

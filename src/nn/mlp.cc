@@ -51,14 +51,14 @@ void clamped_product(ops::Ctx& c, const Tensor& out, const Tensor& gate_up, ops:
 
 int64_t Mlp::floats_per_token(const MlpSpec& s) { return (s.gated ? 3 : 1) * int64_t{s.inner}; }
 
-void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
+void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next) const {
   const bool clamps = spec_.clamp > 0 || spec_.glu_limit > 0;
   if (spec_.gated && spec_.gate_scale == 1.0f && !spec_.gate_cutoff && !clamps && !spec_.sub_norm) {
     const Tensor gate_up = ops::take_rows(c, in_.output_type(c, x.rows()), x.rows(), 2 * int64_t{spec_.inner});
     in_.into(c, gate_up, x, false);
     const Tensor inner = ops::take_rows(c, out_.input_type(c, x.rows()), x.rows(), spec_.inner);
     ops::glu(c, inner, gate_up, spec_.activation);
-    return out_.into(c, out, inner, accumulate);
+    return out_.into(c, out, inner, accumulate, next);
   }
   Tensor inner = in_(c, x);
   if (spec_.gated) {
@@ -80,7 +80,7 @@ void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
     ops::unary(c, inner, spec_.activation);
   }
   if (spec_.sub_norm) on_whole_rows(c, inner, whole_, [&](const Tensor& rows) { sub_norm_.in_place(c, rows); });
-  out_.into(c, out, inner, accumulate);
+  out_.into(c, out, inner, accumulate, next);
 }
 
 }  // namespace sluice

@@ -39,7 +39,9 @@ class Mlp {
   Mlp() = default;
   // `sum`: false if the caller adds up the ranks' results; see partial().
   Mlp(const Weights& w, const MlpSpec& spec, int hidden, bool sum = true);
-  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += mlp(x)
+  // out = or += mlp(x), then `next`
+  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate,
+                  const NextNorm* next = nullptr) const;
   DType input_type(const ops::Ctx& c, int64_t rows) const { return in_.input_type(c, rows); }
   static int64_t floats_per_token(const MlpSpec& spec);  // arena floats
   bool partial() const { return out_.partial(); }        // results are this rank's summands

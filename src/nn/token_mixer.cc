@@ -1,9 +1,17 @@
-// Helpers that recurrent layers share when they load.
+// The default of a token mixer, and helpers that recurrent layers share when they load.
 #include "nn/token_mixer.h"
 
 #include <cmath>
 
+#include "nn/layers.h"
+
 namespace sluice {
+
+void TokenMixer::with_norm(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x, bool accumulate,
+                           const NextNorm* next) const {
+  (*this)(c, step, out, x, accumulate);
+  apply(c, next, out);
+}
 
 std::vector<float> transposed(const std::vector<float>& matrix, int64_t rows) {
   const int64_t columns = static_cast<int64_t>(matrix.size()) / rows;

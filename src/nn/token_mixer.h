@@ -15,6 +15,8 @@
 
 namespace sluice {
 
+struct NextNorm;  // nn/layers.h
+
 // What a step passes to a token mixer.
 struct TokenMixerStep {
   const BatchView& batch;
@@ -57,6 +59,9 @@ class TokenMixer {
   // out = or += mix(x); both [tokens, hidden]. Writes the step's keys, values and states.
   virtual void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                           bool accumulate) const = 0;
+  // The same, then `next` unless it is null. A mixer that ends with a sum over ranks computes both at once.
+  virtual void with_norm(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x, bool accumulate,
+                         const NextNorm* next) const;
   virtual DType input_type(const ops::Ctx&, int64_t) const { return &kFloat32; }  // type of x; see ops::input_type
   virtual int64_t floats_per_token() const = 0;                                   // arena floats
   virtual std::optional<KvShape> kv_shape() const { return std::nullopt; }

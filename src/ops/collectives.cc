@@ -7,12 +7,26 @@
 
 namespace sluice::ops {
 
+namespace {
+
+void apply(Ctx& ctx, const RowNorm& norm, const Tensor& x) {
+  if (norm.centred) return layer_norm(ctx, norm.out, x, norm.weight, norm.bias, norm.eps);
+  rms_norm(ctx, norm.out, x, norm.weight, norm.eps);
+}
+
+}  // namespace
+
 // x may also be rows of output_type(): the sums are in fp32.
-void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate) {
+void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate, const RowNorm* norm) {
   CHECK(ctx.communicator != nullptr, "a sum over ranks without ranks");
   check_rows(x, "x", -1, -1);
   check_matrix(out, "out", x.shape[0], x.shape[1]);
-  if (x.shape.elements() > 0) ctx.ops.all_reduce(ctx.queue, *ctx.communicator, out, x, accumulate);
+  if (norm != nullptr) check_rows(norm->out, "the norm's out", x.shape[0], x.shape[1]);
+  if (x.shape.elements() == 0) return;
+  const bool fuses = norm != nullptr && ctx.ops.all_reduce_norm != nullptr;
+  if (fuses && ctx.ops.all_reduce_norm(ctx.queue, *ctx.communicator, out, x, accumulate, *norm)) return;
+  ctx.ops.all_reduce(ctx.queue, *ctx.communicator, out, x, accumulate);
+  if (norm != nullptr) apply(ctx, *norm, out);
 }
 
 namespace {
@@ -32,12 +46,12 @@ int64_t rows_of_a_run(const Ctx& ctx, const Tensor& x) {
 }  // namespace
 
 void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate,
-                const std::function<void(int64_t first, int64_t rows)>& compute) {
+                const std::function<void(int64_t first, int64_t rows)>& compute, const RowNorm* norm) {
   CHECK(ctx.communicator != nullptr, "a sum over ranks without ranks");
   const int64_t rows = x.shape[0], run = rows_of_a_run(ctx, x);
   if (run == rows) {
     compute(0, rows);
-    return all_reduce(ctx, out, x, accumulate);
+    return all_reduce(ctx, out, x, accumulate, norm);
   }
   const int64_t runs = (rows + run / 2) / run;
   const auto begin = [&](int64_t i) { return i == runs ? rows : i * run; };
@@ -48,6 +62,7 @@ void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate,
     if (i > 0) all_reduce(ctx, of(out, i - 1), of(x, i - 1), accumulate);
   }
   all_reduce(ctx, of(out, runs - 1), of(x, runs - 1), accumulate);
+  if (norm != nullptr) apply(ctx, *norm, out);
 }
 
 void all_gather(Ctx& ctx, Tensor out, Tensor x) {

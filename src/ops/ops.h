@@ -211,6 +211,15 @@ struct HeadNorm {
   float eps = 0.0f;
 };
 
+// A norm of the rows that another op writes: rms_norm, or layer_norm if `centred`.
+struct RowNorm {
+  Tensor out;                     // the rows' shape, and a type as for rms_norm; may be the rows
+  const float* weight = nullptr;  // [columns] or null
+  const float* bias = nullptr;    // [columns] or null; for layer_norm
+  float eps = 0.0f;
+  bool centred = false;
+};
+
 // Rotates q and k by position (RoPE, Su et al. 2021, arXiv:2104.09864) and appends k and v to the paged cache.
 // If k is empty, the op only rotates q; it ignores v, and uses the caches only for head_dim.
 struct RopeStoreArgs {
@@ -518,6 +527,10 @@ struct Ops : OpTable {
   // Begins to send x to the other ranks while later ops run. An all_reduce of the same x follows; sums that were begun
   // are called in the same order. Null: a sum begins when it is called.
   void (*begin_sum)(Queue&, Communicator&, const Tensor& x) = nullptr;
+  // all_reduce and the norm of its result in one kernel. Returns false, and does nothing, if there is no kernel for
+  // these sizes; all ranks decide alike. Null: never.
+  bool (*all_reduce_norm)(Queue&, Communicator&, const Tensor& out, const Tensor& x, bool accumulate,
+                          const RowNorm& norm) = nullptr;
 };
 
 // The adapters of the rows that are computed at the moment.
@@ -617,12 +630,13 @@ void matrix_slots(Ctx&, const MatrixSlotsArgs& args);
 
 // Ops between ranks. Every rank calls them in the same order, with tensors of the same shapes. They throw
 // Error(kInternal) if a rank is lost. Backends without Capabilities::collectives refuse them.
-// out = (accumulate ? out : 0) + the sum of x over the ranks, added in the order of the ranks; out may be x.
-void all_reduce(Ctx&, Tensor out, Tensor x, bool accumulate);
+// out = (accumulate ? out : 0) + the sum of x over the ranks, added in the order of the ranks; out may be x. A `norm`
+// then reads out.
+void all_reduce(Ctx&, Tensor out, Tensor x, bool accumulate, const RowNorm* norm = nullptr);
 // The same for a large x that compute(first row, rows) makes. It may be called for several runs of rows, in order. Rows
 // that are made travel while the next ones are computed.
 void all_reduce(Ctx&, Tensor out, Tensor x, bool accumulate,
-                const std::function<void(int64_t first, int64_t rows)>& compute);
+                const std::function<void(int64_t first, int64_t rows)>& compute, const RowNorm* norm = nullptr);
 // out = the columns x of rank 0, 1, ... side by side. A rank has share_of(columns of out) columns (parallel/share.h).
 void all_gather(Ctx&, Tensor out, Tensor x);
 // Replaces a dense tensor x of whole 32-bit words by that of rank 0 of all ranks.

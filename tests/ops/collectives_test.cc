@@ -189,6 +189,163 @@ TEST(Collectives, AllReduceOfRowsThatAreComputedMeanwhile) {
   }
 }
 
+// What every rank holds of a sum over the ranks in their order.
+Owned sum_of(const std::vector<Owned>& summands, const Owned& before, bool accumulate) {
+  Owned out(before);
+  for (int64_t i = 0; i < out->rows(); ++i) {
+    for (int64_t j = 0; j < out->shape[1]; ++j) {
+      const auto at = [&](const Owned& x) {
+        float value = 0;
+        to_float(x->dtype, x->data + (i * x->row_stride + j) * x->dtype->block_bytes, &value, 1);
+        return value;
+      };
+      float sum = at(summands[0]);
+      for (size_t rank = 1; rank < summands.size(); ++rank) sum += at(summands[rank]);
+      out.row(i)[j] = accumulate ? before.row(i)[j] + sum : sum;
+    }
+  }
+  return out;
+}
+
+void expect_on_all_ranks(const Rank& rank, const Owned& x) {
+  uint64_t hash = 1469598103934665603u;
+  for (size_t i = 0; i < x.bytes(); ++i) hash = (hash ^ static_cast<uint64_t>(x->data[i])) * 1099511628211u;
+  std::vector<uint64_t> all(static_cast<size_t>(rank.communicator.size()));
+  rank.communicator.all_gather(std::as_bytes(std::span(&hash, 1)), std::as_writable_bytes(std::span(all)));
+  for (const uint64_t other : all) ASSERT_EQ(other, hash) << "another rank has other bits";
+}
+
+// Sums with a norm behind them, in turn with plain sums of other sizes. Wide rows and many rows are beyond one kernel.
+TEST(Collectives, ANormFollowsASum) {
+  const Size cases[] = {{1, 4096, 0},  {64, 4096, 0}, {3, 64, 4},    {5, 2056, 8}, {7, 257, 3},    {33, 640, 0},
+                        {130, 768, 0}, {2, 20480, 0}, {4, 40960, 0}, {1, 4, 0},    {520, 2048, 4}, {17, 7168, 0}};
+  for (const Backend* backend : backends()) {
+    const bool fuses = backend->open(0).ops().all_reduce_norm != nullptr;
+    for (const int size : {1, 2, 3, 5}) {
+      on_ranks(*backend, size, 2, [&](const Rank& rank) {
+        Checked reference(select_backend("reference"), 1);
+        std::mt19937 random(7);
+        int turn = 0;
+        for (const auto& [rows, columns, gap] : cases) {
+          for (const bool centred : {false, true}) {
+            ++turn;
+            const bool accumulate = turn % 3 != 0, in_place = turn % 5 == 0;
+            const DType type = fuses && turn % 4 == 1 ? &kBFloat16 : &kFloat32;
+            const bool rounds = fuses && !in_place && columns % 4 == 0;  // to what a matmul takes
+            const DType out_type = !rounds                     ? &kFloat32
+                                   : turn % 7 == 2             ? &kFloat16
+                                   : turn % 7 == 3 && gap == 0 ? &kFloat8E4M3
+                                   : turn % 2 == 0             ? &kBFloat16
+                                                               : &kFloat32;
+            std::vector<Owned> summands;
+            for (int i = 0; i < size; ++i) summands.emplace_back(type, Shape{rows, columns}, gap).fill(random);
+            Owned out(&kFloat32, {rows, columns}, gap), memory(&kFloat32, {rows, columns}, gap);
+            Tensor normed = out_type == &kFloat8E4M3 ? rows_in(memory, out_type) : *memory;
+            normed.dtype = out_type;
+            out.fill(random, 3.0f);
+            const Owned want = sum_of(summands, out, accumulate);
+            const Owned weight = Owned(&kFloat32, {1, columns}).fill(random), bias = Owned(weight).fill(random);
+            RowNorm norm{.out = in_place ? *out : normed, .weight = weight->f32(), .eps = 1e-5f, .centred = centred};
+            if (centred && turn % 2 == 0) norm.bias = bias->f32();
+            if (turn % 11 == 0) norm.weight = nullptr;
+            Owned want_normed(&kFloat32, {rows, columns});
+            if (centred) {
+              layer_norm(reference.ctx, want_normed, want, norm.weight, norm.bias, norm.eps);
+            } else {
+              rms_norm(reference.ctx, want_normed, want, norm.weight, norm.eps);
+            }
+            const Owned& mine = summands[static_cast<size_t>(rank.communicator.rank())];
+            all_reduce(rank.ctx, out, mine, accumulate, &norm);
+            SCOPED_TRACE(fmt::format("{} x {}, turn {}, {} ranks", rows, columns, turn, size));
+            if (!in_place) {
+              for (int64_t i = 0; i < rows; ++i) ASSERT_TRUE(same_bits(out.row(i), want.row(i), columns)) << i;
+            }
+            const Tensor& result = norm.out;
+            Owned wide(&kFloat32, {rows, columns});
+            for (int64_t i = 0; i < rows; ++i) {
+              to_float(out_type, result.data + i * result.row_stride * out_type->block_bytes, wide.row(i),
+                       static_cast<size_t>(columns));
+              if (out_type != &kFloat8E4M3) continue;
+              for (int64_t j = 0; j < columns; ++j) wide.row(i)[j] *= row_scales(result)[i];
+            }
+            const float tolerance = out_type == &kFloat32    ? 2e-6f
+                                    : out_type == &kFloat16  ? 6e-4f
+                                    : out_type == &kBFloat16 ? 5e-3f
+                                                             : 4e-2f;
+            expect_close(wide, want_normed, tolerance);
+            expect_on_all_ranks(rank, wide);
+            if (turn % 3 == 1) {
+              Owned other = matrix_of(rank.communicator.rank(), 1 + turn % 9, 130 * turn, 0);
+              all_reduce(rank.ctx, other, other, false);
+              expect_on_all_ranks(rank, other);
+            }
+          }
+        }
+      });
+    }
+  }
+}
+
+// NaN stays NaN whatever its bits are; the exchange marks absent words with one of them.
+TEST(Collectives, EveryNanIsSummed) {
+  for (const Backend* backend : backends()) {
+    on_ranks(*backend, 2, 1, [&](const Rank& rank) {
+      for (DType type : {&kFloat32, &kBFloat16}) {
+        if (type != &kFloat32 && backend->open(0).ops().all_reduce_norm == nullptr) continue;
+        for (const int64_t rows : {1, 90}) {
+          Owned x(type, {rows, 1024}), out(&kFloat32, {rows, 1024}), normed(&kFloat32, {rows, 1024});
+          std::mt19937 random(3);
+          x.fill(random);
+          const auto bytes = static_cast<size_t>(8 * type->block_bytes);
+          if (rank.communicator.rank() == 1) std::memset(x->data, 0xff, bytes);
+          const RowNorm norm{.out = normed, .eps = 1e-5f};
+          for (const RowNorm* then : {static_cast<const RowNorm*>(nullptr), &norm}) {
+            all_reduce(rank.ctx, out, x, false, then);
+            for (int64_t j = 0; j < 1024; ++j) ASSERT_EQ(std::isnan(out.row(0)[j]), j < 8) << j;
+            ASSERT_FALSE(std::isnan(out.row(rows - 1)[rows > 1 ? 0 : 1023]));
+          }
+          for (int64_t j = 0; j < 1024; ++j) ASSERT_TRUE(std::isnan(normed.row(0)[j])) << j;
+        }
+      }
+    });
+  }
+}
+
+// A captured graph with sums runs several times.
+TEST(Collectives, GraphsRepeatSumsAndNorms) {
+  for (const Backend* backend : backends()) {
+    if (!backend->can.captures) continue;
+    for (const int size : {2, 3}) {
+      on_ranks(*backend, size, 1, [&](const Rank& rank) {
+        constexpr int64_t kRows = 6, kColumns = 1024;
+        Owned x(&kFloat32, {kRows, kColumns}), out(&kFloat32, {kRows, kColumns}), normed(&kFloat32, {kRows, kColumns});
+        for (int64_t j = 0; j < kRows * kColumns; ++j) {
+          x->f32()[j] = static_cast<float>(j % 13 + rank.communicator.rank()), out->f32()[j] = 0.0f;
+        }
+        Owned warm(x);
+        all_reduce(rank.ctx, warm, warm, false);  // the first sum sets up the exchange
+        rank.ctx.queue.wait();
+        const RowNorm norm{.out = normed, .eps = 1e-5f};
+        const auto graph = rank.ctx.queue.capture([&] {
+          all_reduce(rank.ctx, out, x, true, &norm);
+          all_reduce(rank.ctx, out, x, true);
+          all_reduce(rank.ctx, out, x, true, &norm);
+        });
+        for (int i = 0; i < 5; ++i) graph->launch();
+        rank.ctx.queue.wait();
+        Checked reference(select_backend("reference"), 1);
+        Owned want(out), want_normed(out);
+        for (int64_t j = 0; j < kRows * kColumns; ++j) {
+          want->f32()[j] = 15.0f * static_cast<float>(j % 13 * size + size * (size - 1) / 2);
+        }
+        rms_norm(reference.ctx, want_normed, want, nullptr, 1e-5f);
+        for (int64_t i = 0; i < kRows; ++i) ASSERT_TRUE(same_bits(out.row(i), want.row(i), kColumns)) << i;
+        expect_close(normed, want_normed, 2e-6f);
+      });
+    }
+  }
+}
+
 TEST(Collectives, AllGatherPutsColumnsSideBySide) {
   for (const Backend* backend : backends()) {
     for (const int size : {1, 2, 3, 5}) {

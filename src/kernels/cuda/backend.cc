@@ -135,6 +135,27 @@ void all_reduce_op(ops::Queue& queue, Communicator& ranks, Tensor out, Tensor x,
       [=, &peers](const Launch& l) { all_reduce(l, peers, out, x, accumulate); });
 }
 
+// Where the decode kernel takes the sum over, the norm is an op of its own.
+bool all_reduce_norm_op(ops::Queue& queue, Communicator& ranks, const Tensor& out, const Tensor& x, bool accumulate,
+                        const ops::RowNorm& norm) {
+  const PeerMemory& peers = current(queue).peers(ranks);
+  if (DecodeKernelBuilder* builder = current(queue).builder()) {
+    const auto fallback = [=, &queue, &peers] { all_reduce(launch(queue), peers, out, x, accumulate); };
+    if (builder->all_reduce(peers, out, x, accumulate, fallback)) {
+      if (norm.centred) {
+        PlainOp<layer_norm, ops::SlotFunction<&ops::OpTable::layer_norm>>::call(queue, norm.out, out, norm.weight,
+                                                                                norm.bias, norm.eps);
+      } else {
+        rms_norm_op(queue, norm.out, out, norm.weight, norm.eps, 0.0f);
+      }
+      return true;
+    }
+  }
+  if (!all_reduce_one_shot(launch(queue), peers, out, x, accumulate, norm)) return false;
+  current(queue).finish_op();
+  return true;
+}
+
 void begin_sum_op(ops::Queue& queue, Communicator& ranks, const Tensor& x) {
   SumsBegun* begun = current(queue).sums_begun(ranks);
   // A run that does not begin is summed when it is called. All ranks decide alike.
@@ -402,7 +423,11 @@ constinit const ops::OpTable kTable = op_table<arithmetic>();
 
 template <Arithmetic arithmetic>
 ops::Ops make_ops() {
-  return {kTable<arithmetic>, matmul_kernels<arithmetic>(), /*gathers_rows=*/true, normalizes_heads, begin_sum_op};
+  // A norm behind a sum adds in another order than one of its own, so a row's bits would depend on the number of rows.
+  constexpr bool fuses_norms = arithmetic == Arithmetic::kTensor;
+  return {kTable<arithmetic>,    matmul_kernels<arithmetic>(),
+          /*gathers_rows=*/true, normalizes_heads,
+          begin_sum_op,          fuses_norms ? all_reduce_norm_op : nullptr};
 }
 
 // Devices are never destroyed: others may hold their streams and memory until the process ends.

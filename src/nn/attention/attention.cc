@@ -232,8 +232,8 @@ Tensor Attention::gated(ops::Ctx& c, const Tensor& mixed, const Tensor& qkv, con
   return out;
 }
 
-void Attention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
-                           bool accumulate) const {
+void Attention::with_norm(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x, bool accumulate,
+                          const NextNorm* next) const {
   const Tensor qkv = ops::take_rows(c, rows_type(c, step, x.rows()), x.rows(), qkv_.outputs());
   qkv_.into(c, qkv, x, false);
   Tensor q = qkv.slice_columns(0, query_outputs(spec_)), k, v;
@@ -267,7 +267,7 @@ void Attention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor
   ops::attention(c, args);
   if (spec_.output_gate) mixed = gated(c, mixed, qkv, x);
   if (spec_.sub_norm) on_whole_rows(c, mixed, whole_, [&](const Tensor& rows) { sub_norm_.in_place(c, rows); });
-  out_.into(c, out, mixed, accumulate);
+  out_.into(c, out, mixed, accumulate, next);
 }
 
 }  // namespace sluice

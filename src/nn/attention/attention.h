@@ -111,7 +111,11 @@ class Attention final : public TokenMixer {
  public:
   Attention(const Weights& w, const AttentionSpec& spec, int hidden);
   void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
-                  bool accumulate) const override;
+                  bool accumulate) const override {
+    with_norm(c, step, out, x, accumulate, nullptr);
+  }
+  void with_norm(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x, bool accumulate,
+                 const NextNorm* next) const override;
   DType input_type(const ops::Ctx& c, int64_t rows) const override { return qkv_.input_type(c, rows); }
   int64_t floats_per_token() const override {
     const int64_t gates = spec_.head_gates ? spec_.heads + spec_.out_width() : spec_.output_gate ? spec_.q_width() : 0;

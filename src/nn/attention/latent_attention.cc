@@ -113,8 +113,8 @@ void LatentAttention::scale_queries(ops::Ctx& c, const Rope::Rows& rope, const T
   ops::rope_store(c, args);
 }
 
-void LatentAttention::operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
-                                 bool accumulate) const {
+void LatentAttention::with_norm(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
+                                bool accumulate, const NextNorm* next) const {
   const LatentAttentionSpec& s = spec_;
   const int64_t heads = s.heads, key_dim = s.kv_rank + s.rope_dim, tokens = x.rows();
   Tensor q_in = x;
@@ -146,7 +146,7 @@ void LatentAttention::operator()(ops::Ctx& c, const TokenMixerStep& step, const 
   ops::attention(c, args);
   const Tensor values = c.arena.take(&kFloat32, {tokens, heads * s.value_dim});
   values_.heads(c, values, s.value_dim, mixed, s.kv_rank);
-  out_.into(c, out, values, accumulate);
+  out_.into(c, out, values, accumulate, next);
 }
 
 }  // namespace sluice

@@ -29,7 +29,11 @@ class LatentAttention final : public TokenMixer {
  public:
   LatentAttention(const Weights& w, const LatentAttentionSpec& spec, int hidden);
   void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
-                  bool accumulate) const override;
+                  bool accumulate) const override {
+    with_norm(c, step, out, x, accumulate, nullptr);
+  }
+  void with_norm(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x, bool accumulate,
+                 const NextNorm* next) const override;
   int64_t floats_per_token() const override;
   std::optional<KvShape> kv_shape() const override {
     return KvShape{.kv_heads = 1, .head_dim = spec_.kv_rank + spec_.rope_dim, .value_dim = 0};

@@ -128,29 +128,36 @@ void Moe::scale_weights(ops::Ctx& c, const Choice& choice, const Vector& factors
   ops::multiply(c, Tensor(choice.weights.data, &kFloat32, {chosen, 1}), scales);
 }
 
-void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {
+void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next) const {
   const Tensor logits = router_(c, x);
   if (spec_.logit_cap > 0) ops::map(c, logits, ops::Map::kSoftCap, spec_.logit_cap);
-  (*this)(c, out, x, logits, accumulate);
+  (*this)(c, out, x, logits, accumulate, next);
 }
 
-void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const {
+void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate,
+                     const NextNorm* next) const {
+  if (partial_) return sum_parts(c, out, x, logits, accumulate, next);
   // Shared experts come last, so that the router's logits are used right behind the router (decode_kernel/builder.h).
-  const bool shared = spec_.shared_inner > 0;
-  if (!partial_) {
-    run_chosen(c, out, x, logits, accumulate);
-    if (shared) run_shared(c, out, x, true);
-    return;
-  }
-  const bool summed = shared && shared_.partial();
+  run_chosen(c, out, x, logits, accumulate);
+  if (spec_.shared_inner > 0) run_shared(c, out, x, true);
+  apply(c, next, out);
+}
+
+void Moe::sum_parts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate,
+                    const NextNorm* next) const {
+  const bool shared = spec_.shared_inner > 0, summed = shared && shared_.partial(), last = summed || !shared;
   {
     Arena::Scope scope(c.arena);
     const Tensor mine = c.arena.take(&kFloat32, out.shape);
     run_chosen(c, mine, x, logits, false);
     if (summed) run_shared(c, mine, x, true);
-    ops::all_reduce(c, out, mine, accumulate);
+    const bool normed = last && next != nullptr;
+    const ops::RowNorm norm = normed ? next->norm->of_rows(next->out) : ops::RowNorm();
+    ops::all_reduce(c, out, mine, accumulate, normed ? &norm : nullptr);
   }
-  if (shared && !summed) run_shared(c, out, x, true);
+  if (last) return;
+  run_shared(c, out, x, true);
+  apply(c, next, out);
 }
 
 void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const {

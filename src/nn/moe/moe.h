@@ -77,9 +77,12 @@ class Moe {
  public:
   Moe() = default;
   Moe(const Weights& w, const MoeSpec& spec, int hidden);
-  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;  // out = or += moe(x)
+  // out = or += moe(x), then `next`
+  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate,
+                  const NextNorm* next = nullptr) const;
   // Like the above, with router logits [tokens, experts] computed elsewhere.
-  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const;
+  void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate,
+                  const NextNorm* next = nullptr) const;
   static int64_t floats_per_token(const MoeSpec& spec, int hidden);  // arena floats
 
  private:
@@ -91,6 +94,9 @@ class Moe {
   void scale_weights(ops::Ctx& c, const Choice& choice, const Vector& factors) const;
   void run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const;
   void run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
+  // Runs both on ranks that have summands.
+  void sum_parts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate,
+                 const NextNorm* next) const;
 
   MoeSpec spec_;
   Linear router_, shared_gate_;

@@ -45,7 +45,8 @@ Peers::Peers(int device, Communicator& communicator) : communicator_(communicato
     *ended_ = 0;
     memory_.ended = ended_;
     check_cuda(cudaMalloc(reinterpret_cast<void**>(&memory_.regions[rank]), RegionLayout::kBytes), "memory of ranks");
-    check_cuda(cudaMemset(memory_.regions[rank], 0, RegionLayout::kBytes), "memory of ranks");
+    check_cuda(cudaMemset(memory_.regions[rank], 0, RegionLayout::kOneShot), "memory of ranks");
+    check_cuda(cudaMemset(memory_.regions[rank] + RegionLayout::kOneShot, 0xff, 2 * kOneShotBytes), "memory of ranks");
     check_cuda(cudaDeviceSynchronize(), "memory of ranks");
     Offer mine{.process = ::getpid(), .device = device, .region = memory_.regions[rank]};
     check_cuda(cudaIpcGetMemHandle(&mine.handle, mine.region), "sharing memory with other ranks");

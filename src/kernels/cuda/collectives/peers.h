@@ -29,12 +29,15 @@ inline constexpr int kLandings = 4;
 inline constexpr size_t kLandingBytes = size_t{16} << 20;
 inline constexpr uint32_t kRunNumbers = 256;
 
+// What a rank receives from all others together in a sum of one shot (one_shot.cu).
+inline constexpr size_t kOneShotBytes = size_t{2} << 20;
+
 // Whether a matrix fits into an inbox. Rows have whole pairs of words, and every word has a flag of as many bytes.
 constexpr bool fits_inbox(int64_t rows, int64_t columns) {
   return rows * ((columns + 1) / 2) * 16 <= static_cast<int64_t>(kInboxBytes);
 }
 
-// The start of a region. Zero at first.
+// The start of a region. A region is zero at first, but for the part for one shot, where all bits are set.
 struct RegionHeader {
   // [block][rank]: how often the block has met the rank's block with its number. The other rank writes `arrived`.
   uint32_t arrived[kMostMeetingBlocks][kMostPeers];
@@ -43,14 +46,17 @@ struct RegionHeader {
   uint32_t finished;              // blocks of the present round
   uint32_t landed[kLandings];     // the number of the run that lies in each landing; another rank writes it
   uint32_t numbers[kRunNumbers];  // 1, 2, 3, ...: sources of `landed`
+  uint32_t shot;                  // how many sums of one shot were complete
+  uint32_t shot_blocks;           // blocks of the present one
 };
 
 struct RegionLayout {
   static constexpr size_t kInboxes = size_t{64} << 10;  // [2 rounds in turn][rank] of kInboxBytes
   static constexpr size_t kOutbox = kInboxes + 2 * kMostPeers * kInboxBytes;
   static constexpr size_t kSums = kOutbox + kOutboxBytes;
-  static constexpr size_t kLanding = kSums + kOutboxBytes;  // [kLandings] of kLandingBytes
-  static constexpr size_t kBytes = kLanding + kLandings * kLandingBytes;
+  static constexpr size_t kLanding = kSums + kOutboxBytes;                  // [kLandings] of kLandingBytes
+  static constexpr size_t kOneShot = kLanding + kLandings * kLandingBytes;  // [2 shots in turn] of kOneShotBytes
+  static constexpr size_t kBytes = kOneShot + 2 * kOneShotBytes;
 };
 static_assert(sizeof(RegionHeader) <= RegionLayout::kInboxes);
 
@@ -99,5 +105,11 @@ void all_gather(const Launch&, const PeerMemory&, const Tensor& out, const Tenso
 void broadcast(const Launch&, const PeerMemory&, const Tensor& x);
 void send(const Launch&, const PeerMemory&, int rank, const Tensor& x);
 void receive(const Launch&, const PeerMemory&, int rank, const Tensor& x);
+
+// one_shot.cu. They return false and do nothing if there are too many elements for one shot. With a norm, also if rows
+// are not whole units of four columns, or longer than a cluster of blocks holds, or if the device has no clusters.
+bool all_reduce_one_shot(const Launch&, const PeerMemory&, const Tensor& out, const Tensor& x, bool accumulate);
+bool all_reduce_one_shot(const Launch&, const PeerMemory&, const Tensor& out, const Tensor& x, bool accumulate,
+                         const ops::RowNorm& norm);
 
 }  // namespace sluice::cuda
