@@ -1,6 +1,6 @@
 // The ops between ranks. Sums are added in the order of the ranks, so that all ranks have the same bits.
 //
-// Small sums are one exchange through inboxes (device/peers.cuh). The persistent decode kernel makes the same exchange.
+// Small sums are made in one shot (one_shot.cu). The persistent decode kernel exchanges its sums by itself.
 //
 // Large sums are divided: each rank adds its part of the elements for all, and the others copy the result. Two ranks
 // read each other's parts instead, which moves as many bytes. Kernels meet between these phases block by block: block b
@@ -22,7 +22,6 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kSmallThreads = 256;
 
 template <class Unit>
 __device__ Unit* outbox(const PeerMemory& m, int rank) {
@@ -50,44 +49,6 @@ __device__ void meet(const PeerMemory& m, int first, int count) {
     } while (static_cast<int32_t>(seen - time) < 0 && !given_up(m, looks));
   }
   __syncthreads();
-}
-
-// A thread owns the same elements in both loops, so that `out` may be `x`. Two columns go in one store, like the words
-// that send_value() would store.
-template <class T>
-__global__ void __launch_bounds__(kSmallThreads)
-    sum_small(const __grid_constant__ PeerMemory m, float* out, int64_t out_stride, const T* x, int64_t x_stride,
-              int rows, int columns, bool accumulate) {
-  RegionHeader& mine = region_header(m, m.rank);
-  const uint32_t round = *static_cast<volatile uint32_t*>(&mine.round) + 1;
-  const int pairs = (columns + 1) / 2, total = rows * pairs, step = static_cast<int>(gridDim.x) * kSmallThreads;
-  const int first = static_cast<int>(blockIdx.x) * kSmallThreads + static_cast<int>(threadIdx.x);
-  const auto own = [&](int i) {
-    const int row = i / pairs, column = i % pairs * 2;
-    const T* at = x + row * x_stride + column;
-    return make_float2(to_f32(at[0]), column + 1 < columns ? to_f32(at[1]) : 0.0f);
-  };
-  for (int i = first; i < total; i += step) {
-    const float2 v = own(i);
-    for (int other = 0; other < m.size; ++other) {
-      if (other == m.rank) continue;
-      asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(inbox(m, other, m.rank, round) + 2 * i),
-                   "r"(__float_as_uint(v.x)), "r"(round), "r"(__float_as_uint(v.y)), "r"(round)
-                   : "memory");
-    }
-  }
-  for (int i = first; i < total; i += step) {
-    const int row = i / pairs, column = i % pairs * 2;
-    const float2 v = own(i);
-    float* at = out + row * out_stride + column;
-    const float low = sum_values(m, 2 * i, v.x, round);
-    at[0] = accumulate ? at[0] + low : low;
-    if (column + 1 >= columns) continue;
-    const float high = sum_values(m, 2 * i + 1, v.y, round);
-    at[1] = accumulate ? at[1] + high : high;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0 && atomicAdd(&mine.finished, 1u) == gridDim.x - 1) mine.finished = 0, mine.round = round;
 }
 
 // The rank that adds a unit: a warp's units belong to one rank.
@@ -230,15 +191,8 @@ void copy_pieces(const Launch& l, const PeerMemory& m, int from, int first, int 
 namespace {
 
 template <class T>
-void sum_rows(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x, bool accumulate) {
+void sum_runs(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x, bool accumulate) {
   const int64_t rows = x.shape[0], columns = x.shape[1];
-  if (fits_inbox(rows, columns)) {
-    const int64_t blocks = pieces(rows * pieces(columns, 2), kSmallThreads);
-    sum_small<<<static_cast<unsigned>(std::min<int64_t>(blocks, kMostMeetingBlocks)), kSmallThreads, 0, l.stream>>>(
-        m, out.f32(), out.row_stride, x.as<T>(), x.row_stride, static_cast<int>(rows), static_cast<int>(columns),
-        accumulate);
-    return check_launch("sum of ranks");
-  }
   each_run(rows, columns, [&](int64_t row, int64_t count) {
     sum_large<<<meeting_blocks(count * pieces(columns, 4)), kThreads, 0, l.stream>>>(
         m, WideRows<float>(out.slice_rows(row, count)), WideRows<T>(x.slice_rows(row, count)), count, accumulate);
@@ -249,8 +203,9 @@ void sum_rows(const Launch& l, const PeerMemory& m, const Tensor& out, const Ten
 }  // namespace
 
 void all_reduce(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x, bool accumulate) {
-  if (x.dtype == &kBFloat16) return sum_rows<__nv_bfloat16>(l, m, out, x, accumulate);
-  sum_rows<float>(l, m, out, x, accumulate);
+  if (all_reduce_one_shot(l, m, out, x, accumulate)) return;
+  if (x.dtype == &kBFloat16) return sum_runs<__nv_bfloat16>(l, m, out, x, accumulate);
+  sum_runs<float>(l, m, out, x, accumulate);
 }
 
 void all_gather(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x) {

@@ -43,7 +43,6 @@ struct RegionHeader {
   uint32_t arrived[kMostMeetingBlocks][kMostPeers];
   uint32_t met[kMostMeetingBlocks][kMostPeers];
   uint32_t round;                 // how many messages were complete
-  uint32_t finished;              // blocks of the present round
   uint32_t landed[kLandings];     // the number of the run that lies in each landing; another rank writes it
   uint32_t numbers[kRunNumbers];  // 1, 2, 3, ...: sources of `landed`
   uint32_t shot;                  // how many sums of one shot were complete
