@@ -12,7 +12,7 @@ struct LoraMatmul {
   std::string_view name;
   DType type = nullptr;  // of the weights
   // It belongs to the op tables that have this shrink.
-  SlotFunction<&OpTable::lora_shrink>* shrink = nullptr;
+  SlotFunction<& OpTable::lora_shrink>* shrink = nullptr;
   // Returns false, having done nothing, if it does not support the arguments or gains nothing.
   bool (*run)(Queue& queue, const MatmulArgs& args, const LoraShrinkArgs& change) = nullptr;
 };

@@ -3,8 +3,8 @@
 //
 // The first blocks of the grid make the inner values A x: up to 128 of them, of all rows, over a part of k. They write
 // those of each row's own adapter to memory, as a sum per part, and count themselves. To the other blocks B is further
-// columns of W, and the inner values, rounded to bf16, are further inputs. They are zero in rows with another adapter. A
-// stage has 16 of them for each of four adapters. These stages come before the last chunks of W, which are loading
+// columns of W, and the inner values, rounded to bf16, are further inputs. They are zero in rows with another adapter.
+// A stage has 16 of them for each of four adapters. These stages come before the last chunks of W, which are loading
 // while a block waits for inner values.
 //
 // Blocks wait for others of their launch. Those are the first ones of the grid, and blocks begin in order.
@@ -151,8 +151,8 @@ struct Stages {
   static constexpr int kPieces = 4;  // of 16 inner values, in a stage
 
   Part chunks;
-  int before;                    // chunks before the stages of B
-  int adapters = 0, pieces = 0;  // the first piece of every adapter, then the next ones
+  int before;                               // chunks before the stages of B
+  int adapters = 0, pieces = 0;             // the first piece of every adapter, then the next ones
   int changes_of_cluster = 0, changes = 0;  // stages of B
 
   // `ring` stages are loaded at a time.
@@ -175,8 +175,8 @@ struct LoraLayout : RowsLayout<rows> {
   __device__ uint32_t free(int stage) const { return this->base + RowsLayout<rows>::kBytes + stage * 8; }
 };
 
-// Copies W and x as TMA tiles. Called by one warp. W is loaded before the kernel in front has written x (PDL). Tells the
-// warps that copy B which stages are free: only a thread that waits for every round of the ring knows it.
+// Copies W and x as TMA tiles. Called by one warp. W is loaded before the kernel in front has written x (PDL). Tells
+// the warps that copy B which stages are free: only a thread that waits for every round of the ring knows it.
 template <int rows>
 __device__ void copy_chunks(const RowsParams& p, const LoraParams& lora, const CUtensorMap& weights,
                             const CUtensorMap& inputs, Stages stages, int output, const LoraLayout<rows>& shared) {
@@ -429,18 +429,18 @@ void launch_lora_rows(const Launch& l, const RowsParams& p, LoraParams lora, con
   const int blocks = capacity.best(outputs, p.chunks, most_blocks(rows), kFixedChunks);
   lora.columns = value_columns(p, lora.w, outputs, blocks, capacity.clusters[static_cast<size_t>(blocks)]);
   const dim3 grid(static_cast<unsigned>(lora.columns + outputs), static_cast<unsigned>(blocks));
-  launch_columns(l, "matmul of rows with adapters", lora_rows<rows, Out>, grid, kBytes, p, lora, weights,
-                 inputs, out);
+  launch_columns(l, "matmul of rows with adapters", lora_rows<rows, Out>, grid, kBytes, p, lora, weights, inputs, out);
 }
 
 bool suits(const Launch& l, const MatmulProblem& p, const ops::LoraShrinkArgs& change) {
   const LoraWeight& w = *change.weight;
   bool suits = takes_rows(l, p) && p.x.rows() <= kMostPlainRows && p.type == &kBFloat16 && p.x.dtype == p.type &&
-               l.workspace_bytes >= 2 * kBytesPerArrival && w.type == p.type && padded_k(p.k) == p.k && w.rank % 8 == 0 && change.inner.row_stride % 4 == 0;
+               l.workspace_bytes >= 2 * kBytesPerArrival && w.type == p.type && padded_k(p.k) == p.k &&
+               w.rank % 8 == 0 && change.inner.row_stride % 4 == 0;
   for (int part = 0; part < w.parts; ++part) suits &= w.part_ends[part] % kOutputs == 0;
   suits &= p.x.row_stride % 8 == 0;
-  for (const std::byte* data : {static_cast<const std::byte*>(p.x.data), w.a, w.b,
-                                static_cast<const std::byte*>(change.inner.data)}) {
+  for (const std::byte* data :
+       {static_cast<const std::byte*>(p.x.data), w.a, w.b, static_cast<const std::byte*>(change.inner.data)}) {
     suits &= reinterpret_cast<uintptr_t>(data) % 16 == 0;
   }
   return suits;
@@ -452,11 +452,8 @@ bool matmul_lora_rows(const Launch& l, const MatmulProblem& p, const ops::LoraSh
                       const int32_t* slots) {
   if (!suits(l, p, change)) return false;
   const int64_t bytes = p.k * 2;
-  const RowsParams params = rows_params(p, {.type = p.type,
-                                            .bytes = bytes,
-                                            .weight_pitch = bytes,
-                                            .x = p.x.data,
-                                            .x_pitch = p.x.row_stride * 2});
+  const RowsParams params = rows_params(
+      p, {.type = p.type, .bytes = bytes, .weight_pitch = bytes, .x = p.x.data, .x_pitch = p.x.row_stride * 2});
   const LoraParams lora{.w = *change.weight,
                         .inner = change.inner.f32(),
                         .inner_stride = change.inner.row_stride,
