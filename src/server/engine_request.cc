@@ -145,6 +145,12 @@ Request base_request(Call& call) {
   return request;
 }
 
+bool gives_way(Call& call, const Request& request) {
+  const auto& fields = call.fields.of<GenerationFields>();
+  const bool predicts = fields.max_tokens_name == "n_predict" && request.sampling.max_tokens.has_value();
+  return !fields.has_max_tokens && !(predicts && request.context_shift.value_or(false));
+}
+
 void check_prompt_logprobs(const std::vector<Request>& requests, const std::string& param) {
   constexpr size_t kMost = 512 << 10;
   size_t scores = 0;

@@ -84,6 +84,10 @@ GrammarSpec schema_grammar(std::string schema, const FieldPath& path);
 // A request for the engine with everything but its prompt.
 Request base_request(Call& call);
 
+// Whether the length of the request's answer gives way to the context: it is no max_tokens of the client. llama.cpp's
+// n_predict gives way, too, unless the context is shifted.
+bool gives_way(Call& call, const Request& request);
+
 // An answer with the log probabilities of long prompts takes far more memory than the prompts. Throws ApiError that
 // names `param` if the requests ask for too many.
 void check_prompt_logprobs(const std::vector<Request>& requests, const std::string& param);

@@ -47,7 +47,8 @@ constexpr auto kLlamaSettings = std::to_array<Parameter>({
      .min = -2,
      .max = kIntMax,
      .fallback = "-1",
-     .help = "the most tokens to generate; the answer ends where the context does, at the latest; -1 and -2: there",
+     .help =
+         "the most tokens to generate; unless the context is shifted, the answer ends where it does; -1 and -2: there",
      .set = set_n_predict},
     {.name = "stream",
      .type = Type::kBoolean,
@@ -205,7 +206,7 @@ Request llama_request(Call& call) {
   // Prefixes are shared among requests of one salt only.
   if (!fields.cache_prompt) call.fields.of<GenerationFields>().cache_salt = "cache_prompt: false, " + random_id();
   Request request = base_request(call);
-  request.max_tokens_is_default = !call.fields.of<GenerationFields>().has_max_tokens;
+  request.max_tokens_is_default = gives_way(call, request);
   return request;
 }
 

@@ -400,8 +400,7 @@ ChatRequest openai_chat_request(Call& call) {
   if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;
   call.fields.of<ConversationFields>().thinking_budget = call.fields.of<ReasoningFields>().budget;
   ChatRequest request = chat_request(call);
-  request.request.max_tokens_is_default =
-      !call.fields.of<GenerationFields>().has_max_tokens && !chat.has_max_completion_tokens;
+  request.request.max_tokens_is_default = gives_way(call, request.request) && !chat.has_max_completion_tokens;
   apply_transfer(call, request.request);
   return request;
 }

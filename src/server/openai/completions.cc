@@ -367,7 +367,7 @@ Request request_of(Call& call, const PromptItem& item) {
   } else {
     request.prompt = expect_token_ids(*item.value, item.path, call.info().vocab_size);
   }
-  request.max_tokens_is_default = !call.fields.of<GenerationFields>().has_max_tokens;
+  request.max_tokens_is_default = gives_way(call, request);
   fit_context(request, call.info().max_model_len, "prompt");
   return request;
 }

@@ -152,7 +152,8 @@ constexpr auto kLength = std::to_array<Parameter>({
      .min = -1,
      .max = kIntMax,
      .fallback = "max_tokens",
-     .help = "llama.cpp's max_tokens, at least 1: the answer ends where the context does, at the latest; -1: there",
+     .help =
+         "llama.cpp's max_tokens, at least 1; unless the context is shifted, the answer ends where it does; -1: there",
      .set = assign<&GenerationFields::n_predict>},
     {.name = "n",
      .type = Type::kInteger,
