@@ -31,6 +31,7 @@ struct Members {
     std::vector<int> implies{};  // classes that a member of this class makes required
   };
   std::vector<Class> classes{};
+  // None of these nor a value has the empty text.
   NodeId colon = 0;      // ":" with the whitespace around it
   NodeId separator = 0;  // "," with the whitespace around it
   int least = 0;         // members

@@ -30,7 +30,7 @@ std::vector<std::string> tokens_of(std::span<const uint8_t> data) {
 // Whether a search over all further texts ends without a complete one.
 bool is_dead_end(const Matcher& m) {
   std::vector<Matcher> level = {m};
-  for (int n = 0; n <= 8; ++n) {
+  for (int n = 0; n <= 40; ++n) {
     std::vector<Matcher> next;
     for (const Matcher& from : level) {
       if (from.complete()) return false;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -10,10 +11,21 @@
 #include <vector>
 
 #include "grammar/builder.h"
+#include "grammar/counted_text.h"
 
 namespace sluice::grammar {
 
 using Texts = std::set<std::string>;
+
+// All words over a, b and c, the shorter ones first.
+inline std::vector<std::string> all_words(size_t longest) {
+  std::vector<std::string> out = {""};
+  for (size_t i = 0; i < out.size() && out[i].size() < longest; ++i) {
+    const std::string word = out[i];
+    for (const char c : {'a', 'b', 'c'}) out.push_back(word + c);
+  }
+  return out;
+}
 
 class RandomGrammar {
  public:
@@ -42,12 +54,19 @@ class RandomGrammar {
   }
 
  private:
-  enum class Kind { kDeclared, kLiteral, kSequence, kChoice, kRepeat, kSeparated };
+  enum class Kind { kDeclared, kLiteral, kSequence, kChoice, kRepeat, kSeparated, kCounted, kMembers };
+  struct Class {  // of members
+    Texts keys{};
+    int value = 0;  // behind another mark
+    bool once = false, required = false;
+  };
   struct Plain {
     Kind kind;
     std::vector<int> parts{};
     std::string text{};
     int least = 0, most = 0;
+    Texts texts{};                 // of kCounted, or the mark that is colon and separator of kMembers
+    std::vector<Class> classes{};  // of kMembers
   };
 
   int pick(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }
@@ -60,7 +79,7 @@ class RandomGrammar {
 
   void add_random() {
     const int a = any(), b = any(), c = any(), least = pick(0, 2), most = pick(0, 1) == 0 ? -1 : least + pick(0, 2);
-    switch (pick(0, 5)) {
+    switch (pick(0, 7)) {
       case 0:
       case 1: {
         std::string text;
@@ -78,10 +97,60 @@ class RandomGrammar {
       case 4:
         return add({.kind = Kind::kRepeat, .parts = {a}, .least = least, .most = most},
                    builder_.repeat(id(a), least, most));
+      case 5:
+        return add_counted();
+      case 6:
+        return add_members();
       default:
         return add({.kind = Kind::kSeparated, .parts = {a, b}, .least = least, .most = most},
                    builder_.separated(id(a), id(b), least, most));
     }
+  }
+
+  std::string letters(int most) {
+    std::string text;
+    for (int n = pick(1, most); n > 0; --n) text.push_back(static_cast<char>('a' + pick(0, 2)));
+    return text;
+  }
+  // Repetitions of words around others: most of them have lengths that they cannot have.
+  Automaton language() {
+    const std::string pattern = letters(2) + "?(?:" + letters(3) + "|" + letters(2) + ")*(?:" + letters(3) + ")?";
+    return parse_regex(pattern, RegexSyntax::kEcma, true, budget_);
+  }
+  static Texts texts_of(const Automaton& language, size_t most) {
+    Texts out;
+    for (const std::string& word : all_words(std::min(most, kLongest))) {
+      if (language.matches(word)) out.insert(word);
+    }
+    return out;
+  }
+
+  void add_counted() {
+    const Automaton own = language();
+    const int most = pick(0, static_cast<int>(kLongest) + 2);
+    add({.kind = Kind::kCounted, .texts = texts_of(own, static_cast<size_t>(most))},
+        builder_.counted(counted_json_string(own, most, budget_)));
+  }
+
+  // Classes may share keys. Values, colons and separators may not be empty.
+  void add_members() {
+    Plain plain{.kind = Kind::kMembers, .texts = {letters(1)}};
+    const std::string& mark = *plain.texts.begin();
+    Members members{.colon = builder_.literal(mark), .separator = builder_.literal(mark)};
+    for (int n = pick(1, 3); n > 0; --n) {
+      const Automaton words[] = {Automaton::literal(letters(1)), Automaton::literal(letters(2))};
+      const Automaton keys = unite(words, budget_);
+      const int value = any();
+      const NodeId parts[] = {builder_.literal(mark), id(value)};
+      plain.classes.push_back(
+          {.keys = texts_of(keys, kLongest), .value = value, .once = pick(0, 1) == 0, .required = pick(0, 2) == 0});
+      members.classes.push_back({.key = keys,
+                                 .value = builder_.sequence(parts),
+                                 .once = plain.classes.back().once,
+                                 .required = plain.classes.back().required,
+                                 .implies = {}});
+    }
+    add(std::move(plain), builder_.members(std::move(members)));
   }
 
   static Texts join(const Texts& a, const Texts& b) {
@@ -102,7 +171,41 @@ class RandomGrammar {
     return out;
   }
 
+  // The texts of members, by the classes that they have.
+  Texts members(const Plain& p) const {
+    const auto texts = [&](int i) -> const Texts& { return texts_[static_cast<size_t>(i)]; };
+    std::vector<Texts> member;
+    unsigned required = 0;
+    for (size_t c = 0; c < p.classes.size(); ++c) {
+      const Texts marks = join(p.texts, p.texts);
+      member.push_back(join(join(p.classes[c].keys, marks), texts(p.classes[c].value)));
+      if (p.classes[c].required) required |= 1u << c;
+    }
+    std::map<unsigned, Texts> by_classes = {{0, {""}}};
+    for (bool changed = true; changed;) {
+      changed = false;
+      const std::map<unsigned, Texts> before = by_classes;
+      for (const auto& [classes, some] : before) {
+        for (size_t c = 0; c < member.size(); ++c) {
+          if (p.classes[c].once && (classes >> c & 1) != 0) continue;
+          const Texts more = join(classes == 0 ? some : join(some, p.texts), member[c]);
+          Texts& known = by_classes[classes | 1u << c];
+          const size_t count = known.size();
+          known.insert(more.begin(), more.end());
+          changed = changed || known.size() != count;
+        }
+      }
+    }
+    Texts out;
+    for (const auto& [classes, some] : by_classes) {
+      if ((classes & required) == required) out.insert(some.begin(), some.end());
+    }
+    return out;
+  }
+
   Texts value(const Plain& p) const {
+    if (p.kind == Kind::kCounted) return p.texts;
+    if (p.kind == Kind::kMembers) return members(p);
     const auto part = [&](size_t i) -> const Texts& { return texts_[static_cast<size_t>(p.parts[i])]; };
     if (p.kind == Kind::kDeclared) return part(0);
     if (p.kind == Kind::kLiteral) return {p.text};
@@ -140,15 +243,5 @@ class RandomGrammar {
   std::vector<NodeId> ids_;
   std::vector<Texts> texts_;
 };
-
-// All words over a, b and c, the shorter ones first.
-inline std::vector<std::string> all_words(size_t longest) {
-  std::vector<std::string> out = {""};
-  for (size_t i = 0; i < out.size() && out[i].size() < longest; ++i) {
-    const std::string word = out[i];
-    for (const char c : {'a', 'b', 'c'}) out.push_back(word + c);
-  }
-  return out;
-}
 
 }  // namespace sluice::grammar

@@ -79,7 +79,7 @@ class Emitter {
       if (one.type != Type::kObject) continue;
       if (!one.some.empty()) {
         throw GrammarError(
-            "schema: members that 'not' or 'oneOf' asks for are not supported here: list them in 'required'");
+            "schema: a member that 'not' or 'oneOf' asks for is not supported among the arguments of a call");
       }
       Members members = members_of(one, style.key, value_of);
       members.colon = style.colon;
@@ -327,6 +327,11 @@ class Emitter {
     std::vector<SomeMember> unlisted{};
   };
 
+  static void check_ways(size_t ways) {
+    if (ways <= kMostWays) return;
+    throw GrammarError(fmt::format("an object's members can meet 'not' or 'oneOf' in more than {} ways", kMostWays));
+  }
+
   std::vector<WaysOfSome> ways_of(const Alternative& a) {
     std::vector<WaysOfSome> ways = {{.object = a}};
     ways[0].object.some.clear();
@@ -353,7 +358,7 @@ class Emitter {
         next.back().unlisted.push_back(some);
       }
       ways = std::move(next);
-      if (ways.size() > kMostWays) throw GrammarError("the members that an object must have are open in too many ways");
+      check_ways(ways.size());
     }
     return ways;
   }
@@ -362,20 +367,19 @@ class Emitter {
   void add_objects(const WaysOfSome& way, std::vector<NodeId>& ways) {
     const KeyText key_of = [this](const Automaton& names, const std::string* name) { return key(names, name); };
     const ValueOf value_of = [this](const Goal& goal, const std::string&) { return value(goal); };
-    size_t count = 1;
-    for (size_t choice = 0; choice < count; ++choice) {
+    std::vector<std::vector<Members::Class>> classes;
+    size_t choices = 1;
+    for (const SomeMember& some : way.unlisted) {
+      classes.push_back(classes_of(way.object, some, key_of, value_of));
+      choices *= classes.back().size();
+      check_ways(ways.size() + choices);
+    }
+    for (size_t choice = 0; choice < choices; ++choice) {
       Members members = members_of(way.object, key_of, value_of);
       size_t rest = choice;
-      count = 1;
-      for (const SomeMember& some : way.unlisted) {
-        const std::vector<Members::Class> classes = classes_of(way.object, some, key_of, value_of);
-        if (classes.empty()) return;
-        members.classes.push_back(classes[rest % classes.size()]);
-        rest /= classes.size();
-        count *= classes.size();
-      }
-      if (ways.size() >= kMostWays) {
-        throw GrammarError("the members that an object must have are open in too many ways");
+      for (const std::vector<Members::Class>& some : classes) {
+        members.classes.push_back(some[rest % some.size()]);
+        rest /= some.size();
       }
       members.colon = colon_;
       members.separator = comma_;
@@ -389,9 +393,7 @@ class Emitter {
                                          const ValueOf& value_of) {
     Alternative narrow = a;
     narrow.names = a.names ? intersect(*a.names, some.names, budget_) : some.names;
-    static const std::string kAny = "(?:)";  // a pattern that every name matches
-    narrow.members.push_back({.properties = {}, .patterns = {{kAny, some.value}}, .additional = {}});
-    document_.pattern(kAny, "");
+    narrow.members.push_back({.properties = {}, .patterns = {}, .additional = some.value});
     Members members;
     add_open_classes(narrow, listed_names(a), members, key_of, value_of);
     for (Members::Class& c : members.classes) c.required = true;
