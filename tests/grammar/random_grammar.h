@@ -118,9 +118,10 @@ class RandomGrammar {
     return parse_regex(pattern, RegexSyntax::kEcma, true, budget_);
   }
   static Texts texts_of(const Automaton& language, size_t most) {
+    static const std::vector<std::string> words = all_words(kLongest);
     Texts out;
-    for (const std::string& word : all_words(std::min(most, kLongest))) {
-      if (language.matches(word)) out.insert(word);
+    for (const std::string& word : words) {
+      if (word.size() <= most && language.matches(word)) out.insert(word);
     }
     return out;
   }
@@ -138,13 +139,13 @@ class RandomGrammar {
     const std::string& mark = *plain.texts.begin();
     Members members{.colon = builder_.literal(mark), .separator = builder_.literal(mark)};
     for (int n = pick(1, 3); n > 0; --n) {
-      const Automaton words[] = {Automaton::literal(letters(1)), Automaton::literal(letters(2))};
-      const Automaton keys = unite(words, budget_);
+      const Texts keys = {letters(1), letters(2)};
+      std::vector<Automaton> words;
+      for (const std::string& key : keys) words.push_back(Automaton::literal(key));
       const int value = any();
       const NodeId parts[] = {builder_.literal(mark), id(value)};
-      plain.classes.push_back(
-          {.keys = texts_of(keys, kLongest), .value = value, .once = pick(0, 1) == 0, .required = pick(0, 2) == 0});
-      members.classes.push_back({.key = keys,
+      plain.classes.push_back({.keys = keys, .value = value, .once = pick(0, 1) == 0, .required = pick(0, 2) == 0});
+      members.classes.push_back({.key = unite(words, budget_),
                                  .value = builder_.sequence(parts),
                                  .once = plain.classes.back().once,
                                  .required = plain.classes.back().required,
