@@ -25,6 +25,7 @@
 #include "base/thread_pool.h"
 #include "engine/adapter_table.h"
 #include "engine/best_of.h"
+#include "engine/cache_config.h"
 #include "engine/drafting.h"
 #include "engine/fingerprint.h"
 #include "engine/frontend.h"
@@ -316,17 +317,7 @@ class EngineImpl final : public TextEngine {
 
   std::vector<MetricFamily> metrics() const override {
     std::vector<MetricFamily> families = metrics_.families(scheduler_.queue_limit(), compiling());
-    const std::vector<std::pair<std::string, std::string>> labels = {
-        {"block_size", std::to_string(scheduler_options_.block_size)},
-        {"cache_dtype", std::string(loaded_.plan.kv_dtype->name)},
-        {"enable_prefix_caching", scheduler_options_.prefix_caching ? "True" : "False"},
-        {"kv_cache_max_concurrency",
-         fmt::format("{:.2f}", static_cast<double>(info_.kv_cache_tokens) / info_.max_model_len)},
-        {"kv_cache_size_tokens", std::to_string(info_.kv_cache_tokens)},
-        {"num_cpu_blocks", std::to_string(loaded_.plan.blocks)},
-        {"num_gpu_blocks", std::to_string(loaded_.plan.blocks)}};  // routers read this one, on whatever device
-    families.push_back(
-        {"vllm:cache_config_info", "Configuration of the KV cache.", MetricFamily::Type::kGauge, {{labels, 1, {}}}});
+    families.push_back(cache_config(loaded_.plan, scheduler_options_, info_));
     families.push_back(loaded_.plan.memory.metric(info_.name));
     return families;
   }
