@@ -114,7 +114,9 @@ class RandomGrammar {
   }
   // Repetitions of words around others: most of them have lengths that they cannot have.
   Automaton language() {
-    const std::string pattern = letters(2) + "?(?:" + letters(3) + "|" + letters(2) + ")*(?:" + letters(3) + ")?";
+    // One statement a word: the order in which operands are evaluated is the compiler's choice.
+    const std::string before = letters(2), one = letters(3), other = letters(2), behind = letters(3);
+    const std::string pattern = before + "?(?:" + one + "|" + other + ")*(?:" + behind + ")?";
     return parse_regex(pattern, RegexSyntax::kEcma, true, budget_);
   }
   static Texts texts_of(const Automaton& language, size_t most) {
