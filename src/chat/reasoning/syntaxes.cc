@@ -108,14 +108,14 @@ ReasoningSyntax kimi_k2() {
 
 // The older templates of DeepSeek R1 leave the begin to the model, which sometimes forgets it.
 ReasoningSyntax deepseek_r1() {
-  ReasoningSyntax s = think("deepseek_r1");
+  ReasoningSyntax s = think("deepseek_r1", {"step5"});
   s.always = true;
   s.in_template = [](TemplateText t) { return has(t, "<｜Assistant｜>") && has(t, "</think>") && !has(t, "<think>"); };
   return s;
 }
 
 ReasoningSyntax deepseek_v3() {
-  ReasoningSyntax s = think("deepseek_v3", {"deepseek_v31", "deepseek_v4"});
+  ReasoningSyntax s = think("deepseek_v3", {"deepseek_v31", "deepseek_v4", "deepseek_v41"});
   s.in_template = [](TemplateText t) { return has(t, "<｜Assistant｜>") && has(t, "</think>"); };
   return s;
 }
@@ -128,8 +128,26 @@ ReasoningSyntax minimax_m2(bool keep) {
   return s;
 }
 
+ReasoningSyntax minimax_m3() {
+  ReasoningSyntax s{.name = "minimax_m3"};
+  s.begin = {"<mm:think>"};
+  s.end = {"</mm:think>"};
+  s.in_template = [](TemplateText t) { return has(t, "mm:think>"); };
+  return s;
+}
+
+ReasoningSyntax plamo3() {
+  ReasoningSyntax s{.name = "plamo3"};
+  s.begin = {"<|plamo:begin_think:plamo|>"};
+  s.end = {"<|plamo:end_think:plamo|>"};
+  s.cut = {"<|plamo:begin_tool_requests:plamo|>"};
+  s.by_default = true;
+  s.in_template = [](TemplateText t) { return has(t, "plamo:begin_think"); };
+  return s;
+}
+
 ReasoningSyntax glm45() {
-  ReasoningSyntax s = think("glm45", {"glm47"});
+  ReasoningSyntax s = think("glm45", {"glm47", "ling3"});
   s.in_template = [](TemplateText t) { return has(t, "[gMASK]") && has(t, "</think>"); };
   return s;
 }
@@ -167,11 +185,13 @@ const ReasoningSyntax kAll[] = {harmony(),
                                 deepseek_v3(),
                                 minimax_m2(false),
                                 minimax_m2(true),
+                                minimax_m3(),
+                                plamo3(),
                                 glm45(),
                                 step3(),
                                 by_default(think("step3p5")),
                                 by_default(think("olmo3")),
-                                by_default(think("nemotron_v3")),
+                                by_default(think("nemotron_v3", {"granite_thinking_parser"})),
                                 by_default(think("holo2")),
                                 think("hy_v3"),
                                 think("poolside_v1"),

@@ -27,6 +27,8 @@ namespace sluice {
 class CallSink {
  public:
   virtual ~CallSink() = default;
+  // Whether a call of this function may stand here. If not, the reader returns kOther.
+  virtual bool takes(std::string_view name) const = 0;
   virtual void begin(std::string name, std::string id) = 0;  // once per call; id: of the model, or empty
   virtual void arguments(std::string json) = 0;              // the next piece of the JSON text of the arguments
 };
@@ -69,6 +71,9 @@ struct CallFormat {
   // part of it, may be special tokens of the vocabulary or ordinary text; the grammar allows both.
   std::vector<std::string> section_begin{}, section_end{};
   std::vector<std::string> call_begin{}, call_end{};
+  // Models forget call_begin, so the parser also takes a body that begins with one of these. It must call one of the
+  // request's functions, if there are any. The grammar allows neither these texts nor such calls outside of a call.
+  std::vector<std::string> unmarked{};
   std::string separator{};  // between calls of a section; its trimmed text may also be missing
   // The calls of a section are a JSON array. The parser also takes a single call without brackets.
   bool list = false;
@@ -147,6 +152,9 @@ struct TaggedCallMarks {
   std::string separator{};                         // between parameters
   std::string body_end{};                          // </function>; empty: the call's end ends the body
   bool strip_newlines = true;                      // one line break at each end of a value is not a part of it
+  // Not empty: the parser takes a value whose value_end the model forgot. Such a value ends before a line that begins
+  // a parameter of the function that the call lacks, or a line with body_end and then this text.
+  std::string behind_body{};
 };
 std::shared_ptr<const CallBody> tagged_body(TaggedCallMarks marks);
 

@@ -72,6 +72,7 @@ class Calls {
     const std::vector<std::string>& marks = has_section() ? format_.section_begin : format_.call_begin;
     std::vector<Builder::End> all = ends(marks, then);
     for (Builder::End& end : ends(format_.ignored, answer)) add(std::move(end), all);
+    for (Builder::End& end : ends(format_.unmarked, b_.nothing())) add(std::move(end), all);
     b_.define(answer, b_.free_text(std::move(all), false));
     return format_.bare.empty() ? answer : bare(marks, then, answer);
   }

@@ -20,8 +20,10 @@ class CallParser final : public OutputParser, private CallSink {
         call_begin_(format.call_begin),
         call_end_(format.call_end),
         separator_(TextMarks::trimmed(format.separator)),
-        begin_(with(format.section_begin.empty() ? format.call_begin : format.section_begin, format.ignored)),
+        begin_(with(with(format.section_begin.empty() ? format.call_begin : format.section_begin, format.unmarked),
+                    format.ignored)),
         ignored_(format.ignored),
+        unmarked_(format.unmarked),
         state_(format.bare.empty() ? State::kText : State::kStart) {}
 
   void push(std::string text, std::vector<Delta>& deltas) override {
@@ -125,12 +127,15 @@ class CallParser final : public OutputParser, private CallSink {
     text_up_to(found.at);
     if (found.size == 0) return false;
     at_ = retry_ = found.at + found.size;
-    if (ignored_.has(std::string_view(held_).substr(found.at, found.size))) {
+    const std::string_view mark = std::string_view(held_).substr(found.at, found.size);
+    if (ignored_.has(mark)) {
       emit(found.at);
       taken();
       return true;
     }
     first_ = true, list_ = false;
+    is_unmarked_ = unmarked_.has(mark);
+    if (is_unmarked_) at_ = found.at;
     return to(section_begin_.empty() ? State::kBody : State::kOpen);
   }
 
@@ -185,6 +190,7 @@ class CallParser final : public OutputParser, private CallSink {
       if (begun_) at_ = held_.size(), taken();
     }
     reader_.reset();
+    is_unmarked_ = false;
     if (!std::exchange(begun_, false)) return fail();
     ++calls_;
     first_ = false;
@@ -222,6 +228,10 @@ class CallParser final : public OutputParser, private CallSink {
     return call_begin_.empty() && separator_.empty() && section_end_.empty() ? fail() : to(State::kCall);
   }
 
+  bool takes(std::string_view name) const override {
+    return !is_unmarked_ || functions_->empty() ||
+           std::ranges::find(*functions_, name, &ToolFunction::name) != functions_->end();
+  }
   void begin(std::string name, std::string id) override {
     CHECK(!begun_, "a reader began a call twice");
     begun_ = true;
@@ -237,6 +247,7 @@ class CallParser final : public OutputParser, private CallSink {
   const TextMarks section_begin_, section_end_, call_begin_, call_end_, separator_;
   const TextMarks begin_;    // what begins a section in a text, and what is ignored there
   const TextMarks ignored_;  // not a part of a text
+  const TextMarks unmarked_;
   State state_;
   std::vector<Delta>* deltas_ = nullptr;  // of the call that runs
   std::unique_ptr<BodyReader> reader_;
@@ -245,6 +256,7 @@ class CallParser final : public OutputParser, private CallSink {
   size_t at_ = 0;     // what is before it was looked at
   size_t retry_ = 0;  // where text goes on if no call comes: what is before it is text, too
   bool begun_ = false, first_ = false, list_ = false, last_ = false;
+  bool is_unmarked_ = false;  // the body that begins or is read
   int calls_ = 0;
 };
 

@@ -13,7 +13,7 @@ bool in_template(std::string_view source) {
                    {"<function=", "<arg_key>", "<response>", "<|tool_call|>", "<longcat_tool_call>"});
 }
 
-const ToolSyntax syntax = call_syntax<format>("hermes", in_template, {"qwen", "qwen25", "granite4"});
+const ToolSyntax syntax = call_syntax<format>("hermes", in_template, {"qwen", "qwen25", "qwen3_json", "granite4"});
 const Registry<ToolSyntax> registered{syntax};
 
 }  // namespace

@@ -1,8 +1,11 @@
 // Reads calls whose parameters are in tags: <function=f><parameter=k>v</parameter></function>.
 #include "chat/tools/tagged_body.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "chat/tools/argument_types.h"
@@ -12,6 +15,8 @@ namespace sluice {
 namespace {
 
 constexpr size_t kLongestOpening = 512;  // bytes of a call up to the end of its name
+// What is looked at behind a line break to see whether a value ends there without a mark, in bytes.
+constexpr size_t kLongestKey = 256, kMostSpace = 64;
 
 // How a text begins with a mark.
 enum class Match { kNo, kPartly, kYes };
@@ -39,9 +44,11 @@ struct TagMarks {
         string_begin(trimmed(m.string_begin)),
         value_end(trimmed(m.value_end)),
         body_end(trimmed(m.body_end)),
+        behind_body(trimmed(m.behind_body)),
         strip_newlines(m.strip_newlines) {}
 
-  std::string_view name_begin, name_end, parameter_begin, parameter_end, value_begin, string_begin, value_end, body_end;
+  std::string_view name_begin, name_end, parameter_begin, parameter_end, value_begin, string_begin, value_end, body_end,
+      behind_body;
   bool strip_newlines;
 };
 
@@ -100,11 +107,12 @@ class TaggedReader final : public BodyReader {
     const bool hopeless = text_.size() > kLongestOpening;
     if (begin == Match::kPartly) return hopeless ? Step::kOther : Step::kMore;
     at_ += marks_.name_begin.size();
-    const std::optional<size_t> end = name_end();
-    if (!end) return hopeless ? Step::kOther : Step::kMore;
-    const std::string_view name = trimmed(rest().substr(0, *end));
+    const NameEnd end = name_end();
+    if (!end.found) return hopeless ? Step::kOther : Step::kMore;
+    const std::string_view name = trimmed(rest().substr(0, end.size));
     if (name.empty() || name.find_first_of("<>{}\"\r\n") != std::string_view::npos) return Step::kOther;
-    at_ += *end + marks_.name_end.size();
+    if (!sink.takes(name)) return Step::kOther;
+    at_ += end.used;
     for (const ToolFunction& f : functions_) {
       if (f.name == name) function_ = &f;
     }
@@ -114,15 +122,18 @@ class TaggedReader final : public BodyReader {
     return Step::kOn;
   }
 
-  // Where the name ends; nullopt: not yet known.
-  std::optional<size_t> name_end() const {
-    if (!marks_.name_end.empty()) {
-      const size_t end = std::min(rest().find(marks_.name_end), rest().find_first_of("<\n"));
-      return end == std::string_view::npos ? std::nullopt : std::optional(end);
-    }
-    const size_t end = rest().find_first_of("<\n");
-    if (end != std::string_view::npos) return end;
-    return last_ ? std::optional(rest().size()) : std::nullopt;
+  struct NameEnd {
+    bool found;
+    size_t size, used;  // the name, and up to behind its end
+  };
+  // A name also ends where a line or another mark begins.
+  NameEnd name_end() const {
+    const size_t end = marks_.name_end.empty() ? std::string_view::npos : rest().find(marks_.name_end);
+    const size_t other = rest().find_first_of("<\n");
+    if (end != std::string_view::npos && end <= other) return {true, end, end + marks_.name_end.size()};
+    if (other == std::string_view::npos) return {last_ && marks_.name_end.empty(), rest().size(), rest().size()};
+    const bool partly = match(rest().substr(other), marks_.name_end) == Match::kPartly;
+    return {last_ || !partly, other, partly ? rest().size() : other};
   }
 
   // Before a parameter or the end.
@@ -158,8 +169,8 @@ class TaggedReader final : public BodyReader {
     if (end == std::string_view::npos) return Step::kMore;
     at_ += marks_.parameter_end.size();
     const std::string_view name = trimmed(key_);
-    json_ += (empty_ ? "" : ", ") + json_quoted(name) + ": ";
-    empty_ = false;
+    json_ += (keys_.empty() ? "" : ", ") + json_quoted(name) + ": ";
+    keys_.emplace_back(name);
     types_ = function_ != nullptr ? argument_types(function_->parameters, name) : ArgumentTypes{kAnyType};
     state_ = State::kValueBegin;
     return Step::kOn;
@@ -167,7 +178,6 @@ class TaggedReader final : public BodyReader {
 
   Step value_begin() {
     if (marks_.value_begin.empty()) return begin_value(types_);
-    const size_t begin = at_;
     skip_space();
     for (const bool string : {true, false}) {
       const std::string_view mark = string ? marks_.string_begin : marks_.value_begin;
@@ -177,11 +187,10 @@ class TaggedReader final : public BodyReader {
       if (found != Match::kYes) continue;
       at_ += mark.size();
       if (marks_.string_begin.empty()) return begin_value(types_);
-      // The mark decides what the schema would.
-      const ArgumentTypes others = types_ & ~kStringType;
-      return begin_value(string ? ArgumentTypes{kStringType} : others != 0 ? others : types_);
+      // The mark decides, unless the schema allows no value of that kind.
+      const ArgumentTypes kind = types_ & (string ? kStringType : ~kStringType);
+      return begin_value(kind != 0 ? kind : types_);
     }
-    at_ = begin;
     return begin_value(types_);
   }
 
@@ -202,19 +211,67 @@ class TaggedReader final : public BodyReader {
       if (rest().starts_with('\n')) ++at_;
     }
     at_begin_ = false;
-    const size_t end = rest().find(marks_.value_end);
-    const bool ended = end != std::string_view::npos;
-    const size_t size = ended ? end : rest().size() - undecided(rest(), marks_.value_end);
-    const size_t shown = size - (marks_.strip_newlines ? newline_at_end(rest().substr(0, size), !ended) : 0);
+    const ValueEnd end = value_end();
+    const size_t shown =
+        end.size - (marks_.strip_newlines ? newline_at_end(rest().substr(0, end.size), !end.found) : 0);
     append_json_escaped(json_, rest().substr(0, shown));
-    if (!ended) {
+    if (!end.found) {
       at_ += shown;
       return Step::kMore;
     }
-    at_ += size + marks_.value_end.size();
+    at_ += end.used;
     json_ += '"';
     state_ = State::kBetween;
     return Step::kOn;
+  }
+
+  struct ValueEnd {
+    bool found;
+    size_t size;  // of the value; not found: what of it is known
+    size_t used;  // up to behind the end
+  };
+  ValueEnd value_end() const {
+    const std::string_view text = rest();
+    const size_t end = text.find(marks_.value_end);
+    for (size_t line = 0; !marks_.behind_body.empty(); ++line) {
+      line = text.find('\n', line);
+      if (line == std::string_view::npos || line >= end) break;
+      const Match match = forgotten_end(text.substr(line + 1));
+      if (match == Match::kYes) return {true, line + 1, line + 1};
+      if (match == Match::kPartly) return {false, line, line};
+    }
+    if (end != std::string_view::npos) return {true, end, end + marks_.value_end.size()};
+    const size_t size = text.size() - undecided(text, marks_.value_end);
+    return {false, size, size};
+  }
+
+  // Whether a value without its mark ends before this text, which begins a line.
+  Match forgotten_end(std::string_view text) const {
+    const Match no_more = last_ ? Match::kNo : Match::kPartly;
+    const Match parameter = match(text, marks_.parameter_begin), body = match(text, marks_.body_end);
+    if (parameter == Match::kYes) {
+      const std::string_view key = text.substr(marks_.parameter_begin.size(), kLongestKey);
+      const size_t end = key.find(marks_.parameter_end), other = key.find_first_of("<\n");
+      if (end != std::string_view::npos && end < other)
+        return lacks(trimmed(key.substr(0, end))) ? Match::kYes : Match::kNo;
+      return other == std::string_view::npos && key.size() < kLongestKey ? no_more : Match::kNo;
+    }
+    if (body == Match::kYes) {
+      text.remove_prefix(marks_.body_end.size());
+      const size_t space = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+      if (space == text.size()) return last_ ? Match::kYes : space <= kMostSpace ? Match::kPartly : Match::kNo;
+      const Match behind = match(text.substr(space), marks_.behind_body);
+      return behind == Match::kPartly ? no_more : behind;
+    }
+    return parameter == Match::kPartly || body == Match::kPartly ? no_more : Match::kNo;
+  }
+
+  // Whether the call has no value of this parameter yet, and may have one as far as the schema tells.
+  bool lacks(std::string_view key) const {
+    if (key.empty() || std::ranges::find(keys_, key) != keys_.end()) return false;
+    if (function_ == nullptr || !function_->parameters.is_object()) return true;
+    const auto properties = function_->parameters.find("properties");
+    return properties == function_->parameters.end() || properties->contains(std::string(key));
   }
 
   // The bytes of a line break at the end. `partly`: also what may become one.
@@ -225,13 +282,10 @@ class TaggedReader final : public BodyReader {
 
   // The text of another value is needed whole.
   Step value() {
-    const size_t end = rest().find(marks_.value_end);
-    const bool ended = end != std::string_view::npos;
-    const size_t size = ended ? end : rest().size() - undecided(rest(), marks_.value_end);
-    value_ += rest().substr(0, size);
-    at_ += size;
-    if (!ended) return Step::kMore;
-    at_ += marks_.value_end.size();
+    const ValueEnd end = value_end();
+    value_ += rest().substr(0, end.size);
+    at_ += end.used;
+    if (!end.found) return Step::kMore;
     std::string_view text = value_;
     if (marks_.strip_newlines) {
       if (text.starts_with("\r\n")) text.remove_prefix(1);
@@ -245,7 +299,7 @@ class TaggedReader final : public BodyReader {
 
   // The answer ends here: what there is of the arguments is given as it is.
   void cut_off() {
-    if (state_ == State::kKey) json_ += (empty_ ? "\"" : ", \"");
+    if (state_ == State::kKey) json_ += (keys_.empty() ? "\"" : ", \"");
     if (state_ == State::kKey || state_ == State::kString) {
       append_json_escaped(json_, state_ == State::kKey ? key_ : rest());
     }
@@ -262,8 +316,8 @@ class TaggedReader final : public BodyReader {
   State state_ = State::kName;
   std::string key_{}, value_{};
   ArgumentTypes types_ = kAnyType;
-  bool empty_ = true;     // no parameter yet
-  bool at_begin_ = true;  // of a value
+  std::vector<std::string> keys_{};  // of the parameters so far
+  bool at_begin_ = true;             // of a value
 
   // Of the current read.
   std::string_view text_{};
@@ -275,7 +329,9 @@ class TaggedReader final : public BodyReader {
 class TaggedBody final : public CallBody {
  public:
   explicit TaggedBody(TaggedCallMarks marks)
-      : given_(std::move(marks)), marks_(given_), languages_(std::string(trimmed(given_.value_end))) {}
+      : given_(std::move(marks)),
+        marks_(given_),
+        languages_(std::string(trimmed(given_.value_end)), forgotten_ends(marks_)) {}
 
   std::unique_ptr<BodyReader> reader(const ToolFunctions& functions) const override {
     return std::make_unique<TaggedReader>(marks_, functions);
@@ -286,6 +342,11 @@ class TaggedBody final : public CallBody {
   }
 
  private:
+  static std::vector<std::string> forgotten_ends(const TagMarks& marks) {
+    if (marks.behind_body.empty()) return {};
+    return {fmt::format("\n{}", marks.parameter_begin), fmt::format("\n{}", marks.body_end)};
+  }
+
   const TaggedCallMarks given_;
   const TagMarks marks_;
   const TagLanguages languages_;

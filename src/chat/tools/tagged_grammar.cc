@@ -81,6 +81,9 @@ class TaggedGrammar {
       } else if (const auto token = context_.special ? context_.special(end) : std::nullopt) {
         ends.push_back({.bytes = {}, .special = token, .then = behind});
       }
+      for (const std::string& text : languages_.forgotten()) {
+        ends.push_back({.bytes = text, .special = {}, .then = b_.nothing()});
+      }
       return b_.free_text(std::move(ends), true);
     }
     Automaton texts = languages_.other_texts(taken);
@@ -161,6 +164,7 @@ Automaton TagLanguages::json_character() const {
 Automaton TagLanguages::other_texts(unsigned types) const {
   return once(static_cast<int>(types), [&](Budget& budget) {
     Automaton texts = subtract(any_text(), containing(end_, budget), budget);
+    for (const std::string& text : forgotten_) texts = subtract(texts, containing(text, budget), budget);
     const auto exclude = [&](unsigned type, const char* pattern) {
       if ((types & type) == 0) return;
       const std::string spaced = fmt::format("[ \\t\\r\\n]*(?:{})[ \\t\\r\\n]*", pattern);

@@ -161,6 +161,15 @@ const std::vector<Syntax> kSyntaxes = {
      {{R"(Ok.<|tools_prefix|>[{"f": {"a": [1, "]}"]}}, {"g": {}}]<|tools_suffix|>)", {"Ok.", kTwo}},
       {R"(<|tools_prefix|>[{"g": "{}"}])", {"", {{"g", "{}"}}}},
       {"<|tools_prefix|>[{}]<|tools_suffix|>", {"<|tools_prefix|>[{}]<|tools_suffix|>", {}}}}},
+    {"plamo3",
+     {"<|plamo:begin_", "<|plamo:end_", ":plamo|>"},
+     {{"Ok.<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>f"
+       "<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>"
+       "{\"a\": [1, \"]}\"]}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>"
+       "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>g<|plamo:end_tool_name:plamo|>"
+       "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{}<|plamo:end_tool_arguments:plamo|>"
+       "<|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>",
+       {"Ok.", kTwo}}}},
     {"longcat",
      {},
      {{"<longcat_tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, \"]}\"]}}\n</longcat_tool_call>\n"

@@ -96,7 +96,21 @@ TEST(Tagged, Qwen3CoderIsParsed) {
        {"<tool_call>\n<function=f>\n<parameter=city>\nPar", {"", {{"f", "{\"city\": \"Par"}}}},
        {"<tool_call>\n<function=f>\n<parameter=days>\n3", {"", {{"f", "{\"days\": \n3"}}}},
        {"<tool_call>\n<function=f>\n<parameter=ci", {"", {{"f", "{\"ci"}}}},
+       // Marks that are missing: those of a name, of values, and those around a call.
+       {"<tool_call><function=g\n</function></tool_call>", {"", {{"g", "{}"}}}},
+       {"<tool_call>\n<function=f>\n<parameter=city>\nA\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+        {"", {{"f", "{\"city\": \"A\", \"days\": 3}"}}}},
+       {"<tool_call>\n<function=f>\n<parameter=days>\n3\n<parameter=city>\nA\r\n</function>\n</tool_call> b",
+        {" b", {{"f", "{\"days\": 3, \"city\": \"A\"}"}}}},
+       {"<tool_call>\n<function=f>\n<parameter=city>\nA\n</function>", {"", {{"f", "{\"city\": \"A\"}"}}}},
+       {"a\n<function=f>\n<parameter=city>\nA\n</parameter>\n</function>\n</tool_call>\n<function=g>\n</function>",
+        {"a", {{"f", "{\"city\": \"A\"}"}, {"g", "{}"}}}},
+       // These marks belong to the values.
+       {"<tool_call>\n<function=f>\n<parameter=city>\nA\n<parameter=other>\n<parameter=city>\n</function>\nB\n"
+        "</parameter>\n</function>\n</tool_call>",
+        {"", {{"f", "{\"city\": \"A\\n<parameter=other>\\n<parameter=city>\\n</function>\\nB\"}"}}}},
        // What is no call.
+       {"a <function=h>\n</function>", {"a <function=h>\n</function>", {}}},
        {"a <tool_call>\n<function=f b", {"a <tool_call>\n<function=f b", {}}},
        {"a <tool_call>{\"name\": \"f\"}</tool_call>", {"a <tool_call>{\"name\": \"f\"}</tool_call>", {}}}},
       functions());
@@ -123,6 +137,29 @@ TEST(Tagged, OthersAreParsed) {
                   "<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n"
                   "</minimax:tool_call>",
                   {"", two}}},
+                functions());
+  expect_parsed("minimax_m2",
+                {{"<minimax:tool_call>\n<invoke name=\"f\n</invoke>", {"", {{"f", "{}"}}}},
+                 {"<minimax:tool_call>\n<invoke name=\"f<", {"<", {{"f", "{}"}}}}},
+                functions());
+  expect_parsed("dots",
+                {{"<dots_function_call>\n<invoke name=\"f\">\n<parameter name=\"city\">a\nb</parameter>\n"
+                  "<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n"
+                  "</dots_function_call>",
+                  {"", two}}},
+                functions());
+  expect_parsed("mimo",
+                {{"<tool_call>\n<function=f>\n<parameter=city>\na\n\n</parameter>\n<parameter=days>3</parameter>\n"
+                  "</function>\n</tool_call>",
+                  {"", {{"f", "{\"city\": \"\\na\\n\\n\", \"days\": 3}"}}}}},
+                functions());
+  expect_parsed("hy_v3",
+                {{"Hm.<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>a\nb</arg_value>\n"
+                  "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>g<tool_sep>\n"
+                  "</tool_call>\n</tool_calls>",
+                  {"Hm.", two}},
+                 {"<tool_calls><tool_call>g<tool_sep></tool_call></tool_calls>", {"", {{"g", "{}"}}}},
+                 {"<tool_calls><tool_call>g<tool", {"", {{"g", "{}"}}}}},
                 functions());
   expect_parsed("seed_oss",
                 {{"<seed:tool_call>\n<function=f>\n<parameter=city>a\nb</parameter>\n<parameter=days>3</parameter>\n"
@@ -152,6 +189,17 @@ TEST(Tagged, DsmlSaysWhichValuesAreStrings) {
         {"", {{"f", "{\"either\": 12, \"x\": \"true\"}"}}}},
        {begin + "<｜DSML｜parameter name=\"city\">12</｜DSML｜parameter>" + end, {"", {{"f", "{\"city\": \">12\"}"}}}}},
       functions());
+  // A value of a kind that the schema does not allow is of the other kind.
+  expect_parsed("deepseek_v32",
+                {{begin + parameter("days", "true", "3") + parameter("city", "false", "12") + end,
+                  {"", {{"f", "{\"days\": 3, \"city\": \"12\"}"}}}}},
+                functions());
+  expect_parsed(
+      "deepseek_v41",
+      {{"<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"either\" string=\"true\">12"
+        "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+        {"", {{"f", "{\"either\": \"12\"}"}}}}},
+      functions());
   expect_parsed("deepseek_v4",
                 {{"Ok.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
                   {"Ok.", {{"g", "{}"}}}}},
@@ -173,20 +221,25 @@ TEST(Tagged, HostileAnswersTakeLinearTime) {
   expect_linear("qwen3_coder",
                 {"<tool_call>",
                  "<tool_call><function=", "<tool_call><function=f><parameter=", "<tool_call><function=f><parameter=a>"},
-                {"<", "<tool_call>", " ", "<parameter=a>", "</parameter", "\n", "x"});
+                {"<", "<tool_call>", " ", "<parameter=a>", "</parameter", "\n", "x",
+                 "\n<parameter=", "\n</function>\n ", "<function="});
   expect_linear("glm45", {"<tool_call>f<arg_key>a</arg_key>"}, {" ", "<arg_value>", "<", "<tool_call>f"});
   expect_linear("deepseek_v32", {"<｜DSML｜function_calls><｜DSML｜invoke name=\"f\">"},
                 {" ", "<｜DSML｜", "<｜DSML｜parameter name=\"a\" string=\"true\">"});
 }
 
 TEST(Tagged, GrammarsWriteWhatTheParsersRead) {
-  for (const char* syntax :
-       {"qwen3_coder", "glm45", "glm47", "minimax_m2", "seed_oss", "step3", "deepseek_v32", "deepseek_v4"}) {
+  for (const char* syntax : {"qwen3_coder", "mimo", "glm45", "glm47", "minimax_m2", "dots", "hy_v3", "seed_oss",
+                             "step3", "deepseek_v32", "deepseek_v4", "deepseek_v41"}) {
     expect_round_trip(
         syntax, {.special = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"},
                  .rounds = 15});
     expect_round_trip(syntax, {.plain_strings = true, .rounds = 15});
   }
+}
+
+TEST(Tagged, GrammarsAllowNoTextThatIsReadAsACall) {
+  expect_sound("qwen3_coder", {"<function=", "<function=f>", "<tool_call>", "</function>", "\n", "<parameter=a>", "x"});
 }
 
 std::string call(const std::string& key, const std::string& value) {
@@ -205,6 +258,9 @@ bool allows(const std::string& property, const std::string& value) {
 TEST(Tagged, GrammarHonoursSchemas) {
   EXPECT_TRUE(allows(R"({"type": "string"})", "any \"text\"\n</p>"));
   EXPECT_FALSE(allows(R"({"type": "string"})", "a</parameter>"));
+  EXPECT_TRUE(allows(R"({"type": "string"})", "a<parameter=b>"));
+  EXPECT_FALSE(allows(R"({"type": "string"})", "a\n<parameter=b>"));
+  EXPECT_FALSE(allows(R"({"type": "string", "maxLength": 99})", "a\n</function>\n</tool_call>"));
   EXPECT_TRUE(allows(R"({"enum": ["a b", "c"]})", "a b"));
   EXPECT_FALSE(allows(R"({"enum": ["a b", "c"]})", "d"));
   EXPECT_TRUE(allows(R"({"type": "string", "pattern": "^[a-z]+$"})", "abc"));
