@@ -36,8 +36,9 @@ class LiteralCallReader final : public BodyReader {
     size_t used = 0;
     std::string json;
     if (!begun_) {
-      const State state = head(text, sink, used);
-      if (state == State::kMore && (last || text.size() > kLongestHead)) return {State::kOther, 0};
+      // More text changes nothing about what these bytes tell.
+      const State state = head(text.substr(0, kLongestHead), sink, used);
+      if (state == State::kMore && (last || text.size() >= kLongestHead)) return {State::kOther, 0};
       if (state != State::kDone) return {state, 0};
       begun_ = true;
       json += '{';

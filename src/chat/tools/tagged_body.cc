@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kLongestOpening = 512;  // bytes of a call up to the end of its name
+constexpr size_t kLongestOpening = 512;  // bytes of a call before the end of its name
 // What is looked at behind a line break to see whether a value ends there without a mark, in bytes.
 constexpr size_t kLongestKey = 256, kMostSpace = 64;
 
@@ -104,11 +104,13 @@ class TaggedReader final : public BodyReader {
     skip_space();
     const Match begin = match(rest(), marks_.name_begin);
     if (begin == Match::kNo) return Step::kOther;
-    const bool hopeless = text_.size() > kLongestOpening;
-    if (begin == Match::kPartly) return hopeless ? Step::kOther : Step::kMore;
+    if (begin == Match::kPartly) return at_ > kLongestOpening ? Step::kOther : Step::kMore;
     at_ += marks_.name_begin.size();
     const NameEnd end = name_end();
-    if (!end.found) return hopeless ? Step::kOther : Step::kMore;
+    // The same place decides, however much text has come.
+    const size_t earliest = at_ + end.size - (end.found ? 0 : std::min(end.size, marks_.name_end.size()));
+    if (earliest > kLongestOpening) return Step::kOther;
+    if (!end.found) return Step::kMore;
     const std::string_view name = trimmed(rest().substr(0, end.size));
     if (name.empty() || name.find_first_of("<>{}\"\r\n") != std::string_view::npos) return Step::kOther;
     if (!sink.takes(name)) return Step::kOther;

@@ -206,6 +206,21 @@ TEST(Tagged, DsmlSaysWhichValuesAreStrings) {
                 functions());
 }
 
+// What is decided does not depend on how much text has come.
+TEST(Tagged, LongNamesAndSpacesAreReadAlikeInPieces) {
+  for (const size_t size : {490u, 500u, 510u, 520u, 530u}) {
+    const std::string name(size, 'n');
+    const Parsed glm = parse("glm45", {"<tool_call>" + name + "</tool_call>"});
+    expect_parsed("glm45", {{"<tool_call>" + name + "</tool_call>", glm}});
+    const std::string python = "[" + name + "(a=1)]";
+    expect_parsed("pythonic", {{python, parse("pythonic", {python})}});
+  }
+  expect_parsed("glm45",
+                {{"<tool_call>f<arg_key>city</arg_key> \t\nParis</arg_value></tool_call>",
+                  {"", {{"f", "{\"city\": \"Paris\"}"}}}}},
+                functions());
+}
+
 TEST(Tagged, StringsComeInPieces) {
   const auto parser = tool_syntax("qwen3_coder")->parser(std::make_shared<const ToolFunctions>(functions()));
   std::vector<Delta> deltas;
