@@ -261,7 +261,8 @@ class TaggedReader final : public BodyReader {
     if (body == Match::kYes) {
       text.remove_prefix(marks_.body_end.size());
       const size_t space = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-      if (space == text.size()) return last_ ? Match::kYes : space <= kMostSpace ? Match::kPartly : Match::kNo;
+      if (space > kMostSpace) return Match::kNo;
+      if (space == text.size()) return last_ ? Match::kYes : Match::kPartly;
       const Match behind = match(text.substr(space), marks_.behind_body);
       return behind == Match::kPartly ? no_more : behind;
     }
