@@ -14,6 +14,7 @@ class ReasoningParser final : public OutputParser {
       : syntax_(syntax), inner_(std::move(inner)), opened_(start == ThoughtStart::kOpen), ends_(syntax.end) {
     ends_.insert(ends_.end(), syntax.cut.begin(), syntax.cut.end());
     leads_ = syntax.begin;
+    if (!opened_) leads_.insert(leads_.end(), syntax.end.begin(), syntax.end.end());
     if (!opened_) leads_.insert(leads_.end(), syntax.answer_begin.begin(), syntax.answer_begin.end());
   }
 
@@ -75,6 +76,7 @@ class ReasoningParser final : public OutputParser {
       return true;
     }
     if (leading_mark(held_, leads_) > 0) {
+      held_.erase(0, leading_mark(held_, syntax_.end));  // the end of a thought that has no begin
       spaces_.clear();
       state_ = State::kBridge;
       return true;

@@ -34,6 +34,7 @@ ReasoningSyntax cohere() {
   ReasoningSyntax s{.name = "cohere_command3", .aliases = {"cohere_command4", "cohere"}};
   s.begin = {"<|START_THINKING|>"};
   s.end = {"<|END_THINKING|>"};
+  s.cut = {"<|START_ACTION|>"};
   s.answer_begin = {"<|START_RESPONSE|>", "<|START_TEXT|>"};
   s.answer_end = {"<|END_RESPONSE|>", "<|END_TEXT|>"};
   s.in_template = [](TemplateText t) { return has(t, "<|START_THINKING|>"); };
@@ -44,6 +45,7 @@ ReasoningSyntax gemma4() {
   ReasoningSyntax s{.name = "gemma4"};
   s.begin = {"<|channel>thought\n", "<|channel>"};
   s.end = {"<channel|>"};
+  s.cut = {"<|tool_call>"};
   s.in_template = [](TemplateText t) { return has(t, "<|channel>thought"); };
   return s;
 }
@@ -52,6 +54,7 @@ ReasoningSyntax mistral() {
   ReasoningSyntax s{.name = "mistral"};
   s.begin = {"[THINK]"};
   s.end = {"[/THINK]"};
+  s.cut = {"[TOOL_CALLS]"};
   s.in_template = [](TemplateText t) { return has(t, "[THINK]"); };
   return s;
 }
@@ -68,6 +71,7 @@ ReasoningSyntax seed_oss() {
   ReasoningSyntax s{.name = "seed_oss"};
   s.begin = {"<seed:think>"};
   s.end = {"</seed:think>"};
+  s.cut = {"<seed:tool_call>"};
   s.by_default = true;
   s.in_template = [](TemplateText t) { return has(t, "seed:think"); };
   return s;
@@ -77,6 +81,7 @@ ReasoningSyntax apertus() {
   ReasoningSyntax s{.name = "apertus"};
   s.begin = {"<|inner_prefix|>"};
   s.end = {"<|inner_suffix|>"};
+  s.cut = {"<|tools_prefix|>"};
   s.in_template = [](TemplateText t) { return has(t, "<|inner_prefix|>"); };
   return s;
 }
@@ -100,7 +105,7 @@ ReasoningSyntax ernie45() {
 
 ReasoningSyntax kimi_k2() {
   ReasoningSyntax s = think("kimi_k2");
-  s.cut = {"<|tool_calls_section_begin|>"};
+  s.cut = {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"};
   s.by_default = true;
   s.in_template = [](TemplateText t) { return has(t, "<think>") && has(t, "<|tool_calls_section_begin|>"); };
   return s;
@@ -109,6 +114,7 @@ ReasoningSyntax kimi_k2() {
 // The older templates of DeepSeek R1 leave the begin to the model, which sometimes forgets it.
 ReasoningSyntax deepseek_r1() {
   ReasoningSyntax s = think("deepseek_r1", {"step5"});
+  s.cut = {"<｜tool▁calls▁begin｜>"};
   s.always = true;
   s.in_template = [](TemplateText t) { return has(t, "<｜Assistant｜>") && has(t, "</think>") && !has(t, "<think>"); };
   return s;
@@ -116,6 +122,7 @@ ReasoningSyntax deepseek_r1() {
 
 ReasoningSyntax deepseek_v3() {
   ReasoningSyntax s = think("deepseek_v3", {"deepseek_v31", "deepseek_v4", "deepseek_v41"});
+  s.cut = {"<｜tool▁calls▁begin｜>", "<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "<｜DSML｜ calls>"};
   s.in_template = [](TemplateText t) { return has(t, "<｜Assistant｜>") && has(t, "</think>"); };
   return s;
 }
@@ -124,6 +131,7 @@ ReasoningSyntax minimax_m2(bool keep) {
   ReasoningSyntax s = think(keep ? "minimax_m2_append_think" : "minimax_m2");
   s.always = true;
   s.keep = keep;
+  s.cut = {"<minimax:tool_call>"};
   if (!keep) s.in_template = [](TemplateText t) { return has(t, "]~b]") && has(t, "<think>"); };
   return s;
 }
@@ -148,6 +156,7 @@ ReasoningSyntax plamo3() {
 
 ReasoningSyntax glm45() {
   ReasoningSyntax s = think("glm45", {"glm47", "ling3"});
+  s.cut = {"<tool_call>"};
   s.in_template = [](TemplateText t) { return has(t, "[gMASK]") && has(t, "</think>"); };
   return s;
 }
@@ -163,10 +172,16 @@ ReasoningSyntax by_default(ReasoningSyntax s) {
   return s;
 }
 
+ReasoningSyntax cut_at(std::string_view mark, ReasoningSyntax s) {
+  s.cut = {std::string(mark)};
+  return s;
+}
+
+constexpr std::string_view kQwenCall = "<tool_call>\n<function=";
+
 // Qwen's models may call a tool within a thought.
 ReasoningSyntax qwen3() {
-  ReasoningSyntax s = by_default(think("qwen3", {"mimo", "exaone4", "smollm3", "think"}));
-  s.cut = {"<tool_call>\n<function="};
+  ReasoningSyntax s = cut_at(kQwenCall, by_default(think("qwen3", {"mimo", "exaone4", "smollm3", "think"})));
   s.in_template = [](TemplateText t) { return has(t, "<think>") || has(t, "</think>"); };
   return s;
 }
@@ -189,12 +204,12 @@ const ReasoningSyntax kAll[] = {harmony(),
                                 plamo3(),
                                 glm45(),
                                 step3(),
-                                by_default(think("step3p5")),
+                                cut_at(kQwenCall, by_default(think("step3p5"))),
                                 by_default(think("olmo3")),
-                                by_default(think("nemotron_v3", {"granite_thinking_parser"})),
+                                cut_at(kQwenCall, by_default(think("nemotron_v3", {"granite_thinking_parser"}))),
                                 by_default(think("holo2")),
-                                think("hy_v3"),
-                                think("poolside_v1"),
+                                cut_at("<tool_calls>", think("hy_v3")),
+                                cut_at("<tool_call>", think("poolside_v1")),
                                 qwen3()};
 
 }  // namespace

@@ -120,13 +120,13 @@ class TypeFinder {
   int looked_ = 0;
 };
 
-// The text as a literal of Python; empty if it is none.
+// The text as a literal of Python; empty if it is none. Sets, expressions and names are none.
 std::string python_json(std::string_view text) {
   LiteralReader reader(LiteralNotation{});
   std::string json;
   const size_t used = reader.read(text, json);
   reader.finish(json);
-  return used == text.size() ? json : "";
+  return used == text.size() && !reader.guessed() ? json : "";
 }
 
 std::optional<ArgumentTypes> type_of_text(std::string_view json) {
@@ -134,6 +134,16 @@ std::optional<ArgumentTypes> type_of_text(std::string_view json) {
     return type_of(parse_json(json, {.depth = 256}));
   } catch (const Error&) {
     return std::nullopt;
+  }
+}
+
+// What a JSON string holds; empty if the text is none.
+std::string unquoted(std::string_view text) {
+  if (!text.starts_with('"')) return {};
+  try {
+    return parse_json(text).get<std::string>();
+  } catch (const Error&) {
+    return {};
   }
 }
 
@@ -152,6 +162,9 @@ std::string argument_json(std::string_view text, ArgumentTypes types) {
   if (types != kAnyType && (types & kStringType) != 0) allowed &= ~kStringType;
   if ((types & kStringType) == 0) allowed |= kStringType;  // a text in quotes
   const std::string_view value = trimmed(text);
+  if (const std::string inner = unquoted(value); (types & kStringType) == 0 && !inner.empty()) {
+    if (const auto type = type_of_text(inner); type && (*type & types) != 0) return inner;
+  }
   if (const auto type = type_of_text(value); type && (*type & allowed) != 0) return std::string(value);
   if (!value.empty()) {
     const bool word = value == "True" || value == "False" || value == "None";

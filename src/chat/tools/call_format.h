@@ -71,8 +71,9 @@ struct CallFormat {
   // part of it, may be special tokens of the vocabulary or ordinary text; the grammar allows both.
   std::vector<std::string> section_begin{}, section_end{};
   std::vector<std::string> call_begin{}, call_end{};
-  // Models forget call_begin, so the parser also takes a body that begins with one of these. It must call one of the
-  // request's functions, if there are any. The grammar allows neither these texts nor such calls outside of a call.
+  // Models forget the first mark of a call, so that the parser also takes calls that begin with one of these: with
+  // call_begin where there are sections, else with what begins a body. The call must be one of a function of the
+  // request, if it has any. The grammar does not allow these texts there.
   std::vector<std::string> unmarked{};
   std::string separator{};  // between calls of a section; its trimmed text may also be missing
   // The calls of a section are a JSON array. The parser also takes a single call without brackets.

@@ -136,7 +136,7 @@ class CallParser final : public OutputParser, private CallSink {
     first_ = true, list_ = false;
     is_unmarked_ = unmarked_.has(mark);
     if (is_unmarked_) at_ = found.at;
-    return to(section_begin_.empty() ? State::kBody : State::kOpen);
+    return to(section_begin_.empty() ? State::kBody : is_unmarked_ ? State::kCall : State::kOpen);
   }
 
   // The text since the last call or mark is not a call.

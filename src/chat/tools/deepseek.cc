@@ -11,6 +11,7 @@ const CallFormat v3{.section_begin = {"<｜tool▁calls▁begin｜>", "<｜tool_
                     .section_end = {"<｜tool▁calls▁end｜>", "<｜tool_calls_end｜>", "<｜tool calls end｜>"},
                     .call_begin = {"<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "function<｜tool▁sep｜>"},
                     .call_end = {"\n```<｜tool▁call▁end｜>", "<｜tool▁call▁end｜>", "```"},
+                    .unmarked = {"<｜tool▁call▁begin｜>"},
                     .separator = "\n",
                     .body = named_body({.between = "\n```json\n"})};
 
@@ -18,6 +19,7 @@ const CallFormat v31{.section_begin = {"<｜tool▁calls▁begin｜>"},
                      .section_end = {"<｜tool▁calls▁end｜>"},
                      .call_begin = {"<｜tool▁call▁begin｜>"},
                      .call_end = {"<｜tool▁call▁end｜>"},
+                     .unmarked = {"<｜tool▁call▁begin｜>"},
                      .body = named_body({.between = "<｜tool▁sep｜>"})};
 
 bool in_v3(std::string_view source) { return has_texts(source, {"<｜tool▁calls▁begin｜>", "```json"}); }

@@ -10,6 +10,7 @@ CallFormat dsml(const std::string& section, const std::string& space = "") {
   const std::string open = "<｜DSML｜" + space, close = "</｜DSML｜" + space;
   return {.section_begin = {open + section + ">\n"},
           .section_end = {"\n" + close + section + ">"},
+          .unmarked = {open + "invoke name=\""},
           .separator = "\n",
           .body = tagged_body({.name_begin = open + "invoke name=\"",
                                .name_end = "\">\n",

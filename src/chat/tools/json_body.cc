@@ -32,7 +32,7 @@ class JsonBodyReader final : public BodyReader {
   Result read(std::string_view text, bool, CallSink& sink) override {
     while (at_ < text.size() && state_ != State::kDone && state_ != State::kOther) {
       if (state_ == State::kStream) {
-        stream(text, sink);
+        if (!stream(text, sink)) break;
       } else if (state_ == State::kScan) {
         scan(text, sink);
       } else if (is_space(text[at_])) {
@@ -147,11 +147,13 @@ class JsonBodyReader final : public BodyReader {
     sink.arguments(std::move(arguments_));
   }
 
-  void stream(std::string_view text, CallSink& sink) {
+  // Returns false when more text is needed.
+  bool stream(std::string_view text, CallSink& sink) {
     const size_t size = stream_.push(text.substr(at_));
     sink.arguments(std::string(text.substr(at_, size)));
     at_ += size;
     if (stream_.ended()) state_ = State::kNext;
+    return stream_.ended();
   }
 
   void close(CallSink& sink) {

@@ -9,6 +9,7 @@ const CallFormat format{.section_begin = {"<|tool_calls_section_begin|>", "<|too
                         .section_end = {"<|tool_calls_section_end|>", "<|tool_call_section_end|>"},
                         .call_begin = {"<|tool_call_begin|>"},
                         .call_end = {"<|tool_call_end|>"},
+                        .unmarked = {"<|tool_call_begin|>"},
                         .body = named_body({.between = "<|tool_call_argument_begin|>", .namespaced = true})};
 
 bool in_template(std::string_view source) { return has_texts(source, {"<|tool_calls_section_begin|>"}); }

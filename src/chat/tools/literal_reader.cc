@@ -50,6 +50,8 @@ bool LiteralReader::step(char c, std::string& json) {
         close_frame(json);
       } else if (c == ',') {
         phase_ = frames_.back().assign != 0 ? Phase::kKey : Phase::kValue;
+      } else {
+        guessed_ = true;
       }
       return true;
     case Phase::kWord:
@@ -98,6 +100,7 @@ bool LiteralReader::begin_value(char c, std::string& json) {
     if (c == ',' && (key || frame.assign == 0)) return true;
     if (frame.assign != 0 && !key && (c == ',' || c == frame.close)) {
       json += "null";  // a key without a value
+      guessed_ = true;
       return end_value(json), false;
     }
   }
@@ -234,7 +237,9 @@ bool LiteralReader::word(char c, std::string& json) {
 
 void LiteralReader::end_word(std::string& json) {
   const std::string word = std::exchange(held_, "");
-  json += in_key_ ? json_quoted(trimmed(word)) : json_of_word(word);
+  const std::string value = json_of_word(word);
+  if (value.starts_with('"')) guessed_ = true;
+  json += in_key_ ? json_quoted(trimmed(word)) : value;
   end_value(json);
 }
 

@@ -28,6 +28,8 @@ class LiteralReader {
   // The text has ended: appends what a cut-off word or quote has become.
   void finish(std::string& json);
   bool done() const { return phase_ == Phase::kDone; }
+  // Whether something unknown was read.
+  bool guessed() const { return guessed_; }
 
  private:
   enum class Phase { kKey, kValue, kAfterValue, kWord, kString, kEscape, kQuote, kMark, kDone };
@@ -58,7 +60,7 @@ class LiteralReader {
   LiteralNotation notation_;
   std::vector<Frame> frames_;
   Phase phase_ = Phase::kValue;
-  bool in_key_ = false;
+  bool in_key_ = false, guessed_ = false;
   std::string held_{};    // a word, an escape, or white space behind a quote
   std::string nested_{};  // closing brackets that a word needs before it may end
   char quote_ = 0;

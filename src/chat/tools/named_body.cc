@@ -64,9 +64,7 @@ class NamedBodyReader final : public BodyReader {
       case State::kBetween:
         return mark(text, last, marks_.between, State::kOpen, State::kOpen);
       default:
-        if (text[at_] != '{') return fail();
-        begin(sink);
-        return to(State::kStream);
+        return text[at_] == '{' && begin(sink) ? to(State::kStream) : fail();
     }
   }
 
@@ -88,7 +86,7 @@ class NamedBodyReader final : public BodyReader {
     return word.empty() ? fail() : to(then);
   }
 
-  void begin(CallSink& sink) {
+  bool begin(CallSink& sink) {
     std::string_view name = name_;
     if (marks_.namespaced) {
       if (name.starts_with(kNamespace)) name.remove_prefix(kNamespace.size());
@@ -100,7 +98,9 @@ class NamedBodyReader final : public BodyReader {
         name = name.substr(0, colon);
       }
     }
+    if (!sink.takes(name)) return false;
     sink.begin(std::string(name), id_);
+    return true;
   }
 
   bool stream(std::string_view text, CallSink& sink) {

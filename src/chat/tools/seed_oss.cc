@@ -1,4 +1,5 @@
-// Seed-OSS: <seed:tool_call>\n<function=f>\n<parameter=k>v</parameter>\n</function>\n</seed:tool_call>.
+// Seed-OSS: <seed:tool_call>\n<function=f>\n<parameter=k>v</parameter>\n</function>\n</seed:tool_call>. A value of
+// several lines stands between line breaks, and so does each that the grammar writes.
 #include "chat/tools/call_format.h"
 
 namespace sluice::tools::seed_oss {
@@ -11,9 +12,9 @@ const CallFormat format{.call_begin = {"<seed:tool_call>\n"},
                                              .name_end = ">\n",
                                              .parameter_begin = "<parameter=",
                                              .parameter_end = ">",
-                                             .value_end = "</parameter>\n",
-                                             .body_end = "</function>",
-                                             .strip_newlines = false})};
+                                             .value_begin = "\n",
+                                             .value_end = "\n</parameter>\n",
+                                             .body_end = "</function>"})};
 
 bool in_template(std::string_view source) { return has_texts(source, {"<seed:tool_call>"}); }
 

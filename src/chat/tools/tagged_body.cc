@@ -1,4 +1,5 @@
-// Reads calls whose parameters are in tags: <function=f><parameter=k>v</parameter></function>.
+// Reads calls whose parameters are in tags: <function=f><parameter=k>v</parameter></function>. Models also write the
+// arguments as JSON, or close the first tag at once: <invoke name="f"/>.
 #include "chat/tools/tagged_body.h"
 
 #include <fmt/core.h>
@@ -9,6 +10,7 @@
 
 #include "base/check.h"
 #include "chat/tools/argument_types.h"
+#include "chat/tools/arguments_stream.h"
 #include "chat/tools/json_pieces.h"
 
 namespace sluice {
@@ -72,7 +74,7 @@ class TaggedReader final : public BodyReader {
   }
 
  private:
-  enum class State { kName, kBetween, kKey, kValueBegin, kString, kValue };
+  enum class State { kName, kBetween, kKey, kValueBegin, kString, kValue, kJson, kEnd };
   enum class Step { kOn, kMore, kDone, kOther };
 
   std::string_view rest() const { return text_.substr(at_); }
@@ -94,6 +96,10 @@ class TaggedReader final : public BodyReader {
         return string();
       case State::kValue:
         return value();
+      case State::kJson:
+        return json();
+      case State::kEnd:
+        return end();
     }
     return Step::kDone;
   }
@@ -119,17 +125,22 @@ class TaggedReader final : public BodyReader {
       if (f.name == name) function_ = &f;
     }
     sink.begin(std::string(name), "");
-    json_ += '{';
     state_ = State::kBetween;
-    return Step::kOn;
+    return end.closed ? close() : Step::kOn;
   }
 
   struct NameEnd {
     bool found;
-    size_t size, used;  // the name, and up to behind its end
+    size_t size, used;    // the name, and up to behind its end
+    bool closed = false;  // nothing follows in the body
   };
   // A name also ends where a line or another mark begins.
   NameEnd name_end() const {
+    constexpr std::string_view kClosed = "\"/>";
+    const size_t closed = marks_.name_end == "\">" ? rest().find(kClosed) : std::string_view::npos;
+    if (closed != std::string_view::npos && closed < rest().find_first_of("<\n>")) {
+      return {true, closed, closed + kClosed.size(), true};
+    }
     const size_t end = marks_.name_end.empty() ? std::string_view::npos : rest().find(marks_.name_end);
     const size_t other = rest().find_first_of("<\n");
     if (end != std::string_view::npos && end <= other) return {true, end, end + marks_.name_end.size()};
@@ -155,11 +166,33 @@ class TaggedReader final : public BodyReader {
       return close();
     }
     if (!last_ && (parameter == Match::kPartly || end == Match::kPartly)) return Step::kMore;
+    if (keys_.empty() && rest()[0] == '{') {
+      state_ = State::kJson;
+      return Step::kOn;
+    }
     return close();  // what follows is not a part of the body
   }
 
+  // All arguments at once.
+  Step json() {
+    const size_t size = stream_.push(rest());
+    json_ += rest().substr(0, size);
+    at_ += size;
+    if (!stream_.ended()) return Step::kMore;
+    state_ = State::kEnd;
+    return Step::kOn;
+  }
+
+  Step end() {
+    skip_space();
+    const Match end = marks_.body_end.empty() ? Match::kNo : match(rest(), marks_.body_end);
+    if (end == Match::kPartly && !last_) return Step::kMore;
+    if (end == Match::kYes) at_ += marks_.body_end.size();
+    return Step::kDone;
+  }
+
   Step close() {
-    json_ += '}';
+    json_ += keys_.empty() ? "{}" : "}";
     return Step::kDone;
   }
 
@@ -171,8 +204,6 @@ class TaggedReader final : public BodyReader {
     if (end == std::string_view::npos) return Step::kMore;
     at_ += marks_.parameter_end.size();
     const std::string_view name = trimmed(key_);
-    json_ += (keys_.empty() ? "" : ", ") + json_quoted(name) + ": ";
-    keys_.emplace_back(name);
     types_ = function_ != nullptr ? argument_types(function_->parameters, name) : ArgumentTypes{kAnyType};
     state_ = State::kValueBegin;
     return Step::kOn;
@@ -181,6 +212,13 @@ class TaggedReader final : public BodyReader {
   Step value_begin() {
     if (marks_.value_begin.empty()) return begin_value(types_);
     skip_space();
+    // A key without a value is left out.
+    const Match parameter = match(rest(), marks_.parameter_begin), behind = match(rest(), "</");
+    if (parameter == Match::kYes || behind == Match::kYes) {
+      state_ = State::kBetween;
+      return Step::kOn;
+    }
+    if (!last_ && (parameter == Match::kPartly || behind == Match::kPartly)) return Step::kMore;
     for (const bool string : {true, false}) {
       const std::string_view mark = string ? marks_.string_begin : marks_.value_begin;
       if (mark.empty()) continue;
@@ -198,6 +236,9 @@ class TaggedReader final : public BodyReader {
 
   Step begin_value(ArgumentTypes types) {
     types_ = types;
+    const std::string_view name = trimmed(key_);
+    json_ += (keys_.empty() ? "{" : ", ") + json_quoted(name) + ": ";
+    keys_.emplace_back(name);
     value_.clear();
     at_begin_ = true;
     if (types == kStringType) json_ += '"';
@@ -302,6 +343,7 @@ class TaggedReader final : public BodyReader {
 
   // The answer ends here: what there is of the arguments is given as it is.
   void cut_off() {
+    if (keys_.empty() && state_ != State::kJson && state_ != State::kEnd) json_ += '{';
     if (state_ == State::kKey) json_ += (keys_.empty() ? "\"" : ", \"");
     if (state_ == State::kKey || state_ == State::kString) {
       append_json_escaped(json_, state_ == State::kKey ? key_ : rest());
@@ -320,7 +362,8 @@ class TaggedReader final : public BodyReader {
   std::string key_{}, value_{};
   ArgumentTypes types_ = kAnyType;
   std::vector<std::string> keys_{};  // of the parameters so far
-  bool at_begin_ = true;             // of a value
+  ArgumentsStream stream_{};
+  bool at_begin_ = true;  // of a value
 
   // Of the current read.
   std::string_view text_{};

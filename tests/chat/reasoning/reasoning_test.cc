@@ -69,6 +69,7 @@ TEST(Reasoning, OpenedByTheAnswer) {
   expect(maybe, "\n Answer <think>no</think>", {"", "\n Answer <think>no</think>"});
   expect(maybe, "<thin", {"", "<thin"});
   expect(maybe, " \n", {"", " \n"});
+  expect(maybe, "</think>\n\nAnswer", {"", "Answer"});
   expect(maybe, "why</think>Answer", {"", "why</think>Answer"});
 }
 
@@ -83,6 +84,9 @@ TEST(Reasoning, CallsFollowThoughts) {
          {"<tool_call> is no call", "", {"f"}});
   expect(syntax("qwen3", kMaybe, "hermes"), call, {"", "", {"f"}});
   // A call may end a thought by itself.
+  expect(syntax("glm45", kOpen, "glm45"), "why<tool_call>f\n</tool_call>", {"why", "", {"f"}});
+  expect(syntax("minimax_m2", kOpen, "minimax_m2"), "why\n<minimax:tool_call><invoke name=\"f\"></invoke>",
+         {"why", "", {"f"}});
   expect(syntax("kimi_k2", kOpen), "why<|tool_calls_section_begin|>x", {"why", "<|tool_calls_section_begin|>x"});
   expect(syntax("qwen3", kOpen), "why\n<tool_call>\n<function=f>", {"why", "<tool_call>\n<function=f>"});
 }

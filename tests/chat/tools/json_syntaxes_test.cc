@@ -74,6 +74,7 @@ const std::vector<Syntax> kSyntaxes = {
        {"Ok.", kTwo}},
       {kCalls + kCall + "g" + kSep + "{\"a\": 1", {"", {{"g", "{\"a\": 1"}}}},
       {kCalls + kCall + "g" + kSep + "{}" + kCallsEnd + "bye", {"bye", {{"g", "{}"}}}},
+      {"Ok " + kCall + "g" + kSep + "{}" + kCallEnd, {"Ok", {{"g", "{}"}}}},
       {kCalls + kCallsEnd, {kCalls + kCallsEnd, {}}}}},
     {"kimi_k2",
      {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>",
@@ -87,6 +88,12 @@ const std::vector<Syntax> kSyntaxes = {
        {"", {{"mcp.a:b", "{}", "mcp.a:b:12"}}}},
       {"<|tool_calls_section_begin|><|tool_call_begin|>functions.g<|tool_call_argument_begin|>{}",
        {"", {{"g", "{}", ""}}}},
+      // Without a section, and with arguments that are not closed.
+      {"Ok <|tool_call_begin|>functions.g:0<|tool_call_argument_begin|>{}", {"Ok", {{"g", "{}", "functions.g:0"}}}},
+      {"<|tool_calls_section_begin|><|tool_call_begin|>functions.f:1<|tool_call_argument_begin|>{\"a\": "
+       "fasle<|tool_call_end|>"
+       "<|tool_call_begin|>functions.g:2<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+       {"", {{"f", "{\"a\": fasle", "functions.f:1"}, {"g", "{}", "functions.g:2"}}}},
       {"<|tool_call_begin|>", {"<|tool_call_begin|>", {}}}}},
     {"granite",
      {"<|tool_call|>"},

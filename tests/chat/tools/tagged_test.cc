@@ -71,6 +71,14 @@ TEST(ArgumentTypes, DecideWhatATextMeans) {
   EXPECT_EQ(argument_json("007", kIntegerType), "7");
   EXPECT_EQ(argument_json("x", kAnyType), "\"x\"");
   EXPECT_EQ(argument_json("", kIntegerType), "\"\"");
+  EXPECT_EQ(argument_json("\"123\"", kIntegerType), "123");
+  EXPECT_EQ(argument_json("\"x\"", kIntegerType), "\"x\"");
+  // No literals of Python.
+  EXPECT_EQ(argument_json("{1, 2, 3}", kObjectType), "\"{1, 2, 3}\"");
+  EXPECT_EQ(argument_json("{{ name }}", kAnyType), "\"{{ name }}\"");
+  EXPECT_EQ(argument_json("{color: red; width: 3px}", kAnyType), "\"{color: red; width: 3px}\"");
+  EXPECT_EQ(argument_json("[a, b]", kAnyType), "\"[a, b]\"");
+  EXPECT_EQ(argument_json("{1: 'a', 'b': (2, None)}", kObjectType), "{\"1\": \"a\", \"b\": [2, null]}");
 }
 
 TEST(Tagged, Qwen3CoderIsParsed) {
@@ -125,6 +133,11 @@ TEST(Tagged, OthersAreParsed) {
         {"", two}},
        {"<tool_call>f<arg_key>city</arg_key><arg_value>x</arg_value></tool_call>", {"", {{"f", "{\"city\": \"x\"}"}}}},
        {"<tool_call>g", {"", {{"g", "{}"}}}},
+       // Keys without values.
+       {"<tool_call>f\n<arg_key>city</arg_key></tool_call><tool_call>g\n</tool_call>",
+        {"", {{"f", "{}"}, {"g", "{}"}}}},
+       {"<tool_call>f\n<arg_key>city</arg_key><arg_key>days</arg_key><arg_value>3</arg_value></tool_call>",
+        {"", {{"f", "{\"days\": 3}"}}}},
        {"<tool_call>\n</tool_call>", {"<tool_call>\n</tool_call>", {}}}},
       functions());
   expect_parsed("glm47",
@@ -164,7 +177,9 @@ TEST(Tagged, OthersAreParsed) {
   expect_parsed("seed_oss",
                 {{"<seed:tool_call>\n<function=f>\n<parameter=city>a\nb</parameter>\n<parameter=days>3</parameter>\n"
                   "</function>\n</seed:tool_call>\n<seed:tool_call><function=g></function></seed:tool_call>",
-                  {"", two}}},
+                  {"", two}},
+                 {"<seed:tool_call>\n<function=f>\n<parameter=city>\na\n</parameter>\n</function>\n</seed:tool_call>",
+                  {"", {{"f", "{\"city\": \"a\"}"}}}}},
                 functions());
   expect_parsed("step3",
                 {{"<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"f\">"
@@ -188,6 +203,17 @@ TEST(Tagged, DsmlSaysWhichValuesAreStrings) {
        {begin + parameter("either", "false", "12") + parameter("x", "true", "true") + end,
         {"", {{"f", "{\"either\": 12, \"x\": \"true\"}"}}}},
        {begin + "<｜DSML｜parameter name=\"city\">12</｜DSML｜parameter>" + end, {"", {{"f", "{\"city\": \">12\"}"}}}}},
+      functions());
+  // Without a section, without parameters, and with JSON in place of parameters.
+  expect_parsed(
+      "deepseek_v32",
+      {{"Ok <｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>", {"Ok", {{"g", "{}"}}}},
+       {"Ok <｜DSML｜invoke name=\"h\">\n</｜DSML｜invoke>", {"Ok <｜DSML｜invoke name=\"h\">\n</｜DSML｜invoke>", {}}},
+       {"<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"g\"/>\n<｜DSML｜invoke name=\"f\"> {\"city\": \"}<\"} "
+        "</｜DSML｜invoke>\n<｜DSML｜invoke name=\"g\">\n" +
+            end,
+        {"", {{"g", "{}"}, {"f", "{\"city\": \"}<\"}"}, {"g", "{}"}}}},
+       {begin + "{\"city\": 1<｜", {"<｜", {{"f", "{\"city\": 1"}}}}},
       functions());
   // A value of a kind that the schema does not allow is of the other kind.
   expect_parsed("deepseek_v32",
