@@ -43,7 +43,7 @@ ReasoningSyntax cohere() {
 
 ReasoningSyntax gemma4() {
   ReasoningSyntax s{.name = "gemma4"};
-  s.begin = {"<|channel>thought\n", "<|channel>"};
+  s.begin = {"<|channel>thought\n", "<|channel>thought", "<|channel>"};
   s.end = {"<channel|>"};
   s.cut = {"<|tool_call>"};
   s.in_template = [](TemplateText t) { return has(t, "<|channel>thought"); };

@@ -130,6 +130,9 @@ struct JsonCallKeys {
 };
 std::shared_ptr<const CallBody> json_body(JsonCallKeys keys = {});
 
+// What `body` reads, and what json_body() reads if it begins with a brace. The grammar writes the former.
+std::shared_ptr<const CallBody> or_json_body(std::shared_ptr<const CallBody> body);
+
 // name{between}{...}: the name of the function, a text, the arguments as JSON. `prefix` comes before the name. The name
 // has no white space, quotes or brackets. `between` may be missing. `id`, if not empty: the name may be followed by
 // `id` and the id of the call (Mistral: "[CALL_ID]"). `namespaced`: the name is written functions.NAME:INDEX, which is

@@ -20,7 +20,7 @@ const CallFormat lfm{.section_begin = {"<|tool_call_start|>"},
                      .section_end = {"<|tool_call_end|>"},
                      .separator = ", ",
                      .list = true,
-                     .body = python_body()};
+                     .body = or_json_body(python_body())};
 
 // Templates for calls in Python tell the model so.
 constexpr std::string_view kExample = "[func_name1(params_name1=";

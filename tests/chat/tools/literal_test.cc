@@ -90,6 +90,12 @@ TEST(Literals, GemmaIsParsed) {
 
 TEST(Literals, HostileAnswersTakeLinearTime) {
   expect_linear("pythonic", {"[f(a='", "[f(a=", "[f(a=["}, {"'", "[", "(", " ", "f(", "x", ",", "\\"});
+  expect_parsed(
+      "lfm2",
+      {{"<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"parameters\": {}}]"
+        "<|tool_call_end|>",
+        {"", {{"f", "{\"a\": 1}"}, {"g", "{}"}}}},
+       {"<|tool_call_start|> {\"name\": \"g\", \"arguments\": {}}<|tool_call_end|>", {"", {{"g", "{}"}}}}});
   expect_linear("lfm2", {"<|tool_call_start|>"}, {"<|tool_call_start|>", "f(", "[", " "});
   expect_linear("gemma4", {"<|tool_call>call:f{a:<|\"|>", "<|tool_call>"}, {"<|\"|", "<", "{", " ", "call:"});
 }
