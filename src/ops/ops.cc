@@ -324,6 +324,7 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
   CHECK(static_cast<int64_t>(args.block_table.size()) >= sequences * args.block_table_stride);
   CHECK(args.causal || args.alibi_slopes == nullptr, "slopes without causal attention");
   CHECK(args.chunk == 0 || (args.chunk > 0 && args.causal && args.window == 0), "chunk {}", args.chunk);
+  CHECK(args.first == 0 || (args.first > 0 && args.causal), "first position {}", args.first);
   CHECK(args.relative_bias == nullptr || args.relative_reach >= 0, "reach {}", args.relative_reach);
   for (int64_t s = 0; s < sequences; ++s) {
     const int rows = args.query_start[s + 1] - args.query_start[s];
@@ -332,6 +333,7 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
     CHECK(used <= args.block_table_stride, "sequence {} needs {} blocks of {}", s, used, args.block_table_stride);
     // Blocks that slid out of the window may be freed. Only blocks that a row attends to must exist.
     const int64_t position = args.kv_len[s] - rows;
+    CHECK(rows == 0 || position >= args.first, "sequence {}: position {} before {}", s, position, args.first);
     int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) / block_size : 0;
     if (args.chunk > 0) first = position / args.chunk * args.chunk / block_size;
     const int32_t* table = args.block_table.data() + s * args.block_table_stride;

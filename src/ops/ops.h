@@ -268,6 +268,7 @@ struct AttentionArgs {
   bool causal = true;
   int window = 0;                       // > 0: a row attends only to positions less than `window` away from its own
   int chunk = 0;                        // > 0: causal, within the row's own chunk [i * chunk, (i + 1) * chunk)
+  int first = 0;                        // no row sees positions before this; > 0: causal, no row is before it either
   float soft_cap = 0.0f;                // > 0: scores become cap * tanh(score / cap)
   const float* sinks = nullptr;         // [heads] extra logit in the softmax's denominator, or null
   const float* alibi_slopes = nullptr;  // [heads] or null: adds slope * (key position - query position); causal only

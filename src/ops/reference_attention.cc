@@ -56,6 +56,7 @@ class Row {
         first_(args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0),
         last_(args.causal ? position : args.kv_len[sequence] - 1) {
     if (args.chunk > 0) first_ = position / args.chunk * args.chunk;
+    first_ = std::max<int64_t>(first_, args.first);
     if (args.window > 0) last_ = std::min<int64_t>(last_, position + args.window - 1);
   }
 

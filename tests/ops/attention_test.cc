@@ -15,13 +15,14 @@ struct Config {
   bool causal = true;
   int relative_reach = 0;  // > 0: biases by distance
   int chunk = 0;
+  int first = 0;
 
   std::string str() const {
     return fmt::format(
         "heads {}/{}, dims {}/{}{}, blocks of {}, {}, window {}, cap {}, sinks {}, alibi {}, causal {}, reach {}, "
-        "chunk {}",
+        "chunk {}, first {}",
         heads, kv_heads, head_dim, value_dim, values_in_keys ? " in keys" : "", block_size, type->name, window,
-        soft_cap, sinks, alibi, causal, relative_reach, chunk);
+        soft_cap, sinks, alibi, causal, relative_reach, chunk, first);
   }
 };
 
@@ -82,6 +83,7 @@ class Scene {
                     .causal = config_.causal,
                     .window = config_.window,
                     .chunk = config_.chunk,
+                    .first = config_.first,
                     .soft_cap = config_.soft_cap,
                     .sinks = config_.sinks ? sinks_->f32() : nullptr,
                     .alibi_slopes = config_.alibi ? slopes_->f32() : nullptr,
@@ -484,6 +486,51 @@ TEST_P(AttentionTest, LatentCachesMatchTheReference) {
       }
       for (size_t s = 0; s < out.size(); ++s) expect_close(out[s], expected[s], attention_tolerance(type));
       expect_same(out, again, "the same call");
+    }
+  }
+}
+
+// Positions that no row sees hold anything.
+TEST_P(AttentionTest, PositionsBeforeTheFirstAreNotSeen) {
+  if (!GetParam()->open(0).memory().host_accessible()) GTEST_SKIP() << "the kernels see all positions";
+  const Config configs[] = {
+      {.first = 1},
+      {.heads = 6, .kv_heads = 2, .head_dim = 24, .value_dim = 24, .block_size = 8, .sinks = true, .first = 1},
+      {.heads = 16, .kv_heads = 1, .head_dim = 72, .value_dim = 64, .values_in_keys = true, .first = 1},
+      {.heads = 4, .kv_heads = 2, .window = 40, .first = 1},
+      {.heads = 2, .kv_heads = 2, .chunk = 37, .first = 5},
+      {.heads = 2, .kv_heads = 1, .alibi = true, .first = 70},
+  };
+  for (Config config : configs) {
+    for (const DType type : {&kFloat32, &kBFloat16, &kFloat8E4M3, &kInt8}) {
+      const bool narrow = type == &kFloat8E4M3 || type == &kInt8;
+      if (narrow && !GetParam()->caches(type)) continue;
+      config.type = type;
+      SCOPED_TRACE(config.str());
+      Scene scene(config, {130, 90, 80}, random);
+      if (type == &kFloat8E4M3) scene.round_queries();
+      const int f = config.first;
+      for (int sequence = 0; sequence < 3; ++sequence) {
+        for (int p = 0; p < f; ++p) scene.put(sequence, p, std::vector<float>(config.head_dim, std::nanf("")));
+      }
+      std::vector<Owned> out = scene.results(), expected = scene.results();
+      for (const std::vector<Scene::Span>& spans :
+           {std::vector<Scene::Span>{{0, f, 110}, {1, f, f + 1}, {2, f + 1, 80}},
+            std::vector<Scene::Span>{{0, 110, 130}, {1, f + 1, f + 9}, {2, f, f + 1}}}) {
+        scene.attend(device.ctx, spans, out);
+        scene.attend(reference.ctx, spans, expected);
+      }
+      const float tolerance =
+          std::max(attention_tolerance(!GetParam()->can.batch_invariant && type != &kInt8 ? &kFloat16 : type), 3e-5f);
+      const auto close = [&](int sequence, int begin, int end) {
+        for (int r = begin; r < end; ++r) {
+          for (int64_t i = 0; i < out[sequence]->shape[1]; ++i) {
+            const float value = out[sequence].row(r)[i];
+            ASSERT_NEAR(value, expected[sequence].row(r)[i], tolerance) << "sequence " << sequence << ", row " << r;
+          }
+        }
+      };
+      close(0, f, 130), close(1, f, f + 9), close(2, f, 80);
     }
   }
 }

@@ -81,8 +81,8 @@ const ops::CacheTensor& values_of(const ops::AttentionArgs& args) {
 }
 
 int64_t first_key(const ops::AttentionArgs& args, int64_t position) {
-  if (args.chunk > 0) return position / args.chunk * args.chunk;
-  return args.window > 0 ? max_of(0, position - args.window + 1) : 0;
+  if (args.chunk > 0) return max_of(args.first, position / args.chunk * args.chunk);
+  return args.window > 0 ? max_of(args.first, position - args.window + 1) : args.first;
 }
 int64_t last_key(const ops::AttentionArgs& args, const Task& task, int64_t position) {
   if (args.causal) return position;
