@@ -536,8 +536,8 @@ constexpr ForeignOption kOptions[] = {
      "balanced"},
 
     // Speculation, transfer and others
-    {"speculative-config", kJson, kWorks, "speculative-config", "the methods are ngram and draft_model", "-sc"},
-    {"spec-method", kValue, kWorks, "speculative-config.method", "ngram or draft_model"},
+    {"speculative-config", kJson, kWorks, "speculative-config", "the methods are ngram, draft_model and mtp", "-sc"},
+    {"spec-method", kValue, kWorks, "speculative-config.method", "ngram, draft_model or mtp"},
     {"spec-model", kValue, kWorks, "speculative-config.model", ""},
     {"spec-tokens", kValue, kWorks, "speculative-config.num_speculative_tokens", ""},
     {"speculative-model", kValue, kWorks, "speculative-config.model", "[ngram] is the method ngram", "", "", nullptr,

@@ -1,4 +1,4 @@
-// Drafts of an engine's steps: the drafter, and the draft model if it has one.
+// Drafts of an engine's steps: the drafter, and its model or its layers that continue the model, if it has any.
 #pragma once
 
 #include <memory>
@@ -22,10 +22,16 @@ class Drafting {
   DraftSource source();
   // Completes the drafts of a step that the scheduler made, before the model runs it. `sampled`: see Runner::run.
   void complete(Scheduler& scheduler, ScheduledBatch& step, const Tensor& sampled);
+  // Takes what the model gave for a step that has tokens.
+  void observe(const Batch& step, const StepOutput& output);
 
  private:
+  Tensor run(const Batch& batch, const Tensor& sampled);
+  void keep(const Batch& batch, const StepOutput& output);
+
   Runner& runner_;
-  std::unique_ptr<Runner> draft_runner_;  // null: the drafter has no model
+  std::unique_ptr<Runner> draft_runner_;         // null: the drafter has no model
+  const KvCache::Layer* kept_hidden_ = nullptr;  // where it finds hidden states; null: it reads none
   std::unique_ptr<Drafter> drafter_;
   std::vector<DraftPart> parts_;  // of the step
   std::vector<int> lengths_;      // of its drafts

@@ -536,6 +536,7 @@ class EngineImpl final : public TextEngine {
     const int tokens = next.batch.size();
     StepOutput output;
     if (tokens > 0) output = runner_.run(next.batch, sampled);
+    if (tokens > 0 && drafting_ != nullptr) drafting_->observe(next.batch, output);
     if (tokens > 0 && pooler_ != nullptr) {
       pooler_->begin(runner_.context(), next, output.hidden, scheduler_.requests());
     }
@@ -732,7 +733,7 @@ std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::fun
                                    coming = std::async(std::launch::async,
                                                        [&options, checkpoint = plan.checkpoint, draft = plan.draft] {
                                                          TextEnds ends = load_text_ends(options, *checkpoint);
-                                                         if (draft != nullptr)
+                                                         if (draft != nullptr && draft->checkpoint != checkpoint)
                                                            check_same_tokens(*ends.tokenizer, *draft->checkpoint);
                                                          return ends;
                                                        });
@@ -775,7 +776,9 @@ ModelInfo Engine::describe(const EngineOptions& options) {
     ThreadPool pool(1, /*pin=*/false);
     const LoadPlan plan = plan_load(options, pool);
     const TextEnds text = load_text_ends(options, *plan.checkpoint);
-    if (plan.draft != nullptr) check_same_tokens(*text.tokenizer, *plan.draft->checkpoint);
+    if (plan.draft != nullptr && plan.draft->checkpoint != plan.checkpoint) {
+      check_same_tokens(*text.tokenizer, *plan.draft->checkpoint);
+    }
     ModelInfo info = model_info(plan, text.chat_template, text);
     info.context_shift = options.context_shift && info.task == Task::kGenerate;
     if (loads_replicas(options)) info.kv_cache_tokens *= options.data_parallel_size;

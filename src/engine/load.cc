@@ -518,7 +518,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
     return plan;
   }
   if (keeps_rows(options)) plan_rows(options, plan);
-  const size_t workspace_of_draft = plan_draft(options, plan);
+  const size_t workspace_of_draft = plan_draft(options, plan, *model);
   const int longest = options.max_model_len > 0 ? options.max_model_len : plan.shape.max_positions;
   const size_t step = step_bytes(*model, context, plan.step_tokens, plan.logit_rows) +
                       std::max(workspace_bytes(plan, context, longest), workspace_of_draft);
@@ -539,7 +539,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   memory.rows.push_back({"KV cache", block_bytes * plan.blocks,
                          fmt::format("{} blocks of {} tokens as {}{}{}, {} tokens per sequence at most", plan.blocks,
                                      options.block_size, plan.kv_dtype->name, describe_groups(plan.kv),
-                                     plan.draft != nullptr ? ", the draft model's included" : "", plan.max_model_len)});
+                                     plan.draft != nullptr ? ", those of drafts included" : "", plan.max_model_len)});
   if (memory.total() + kHeadroom > memory.available_bytes) {
     throw Error(ErrorCode::kOutOfMemory, fmt::format("{} does not fit in memory:\n{}", options.model, memory.table()));
   }
@@ -616,7 +616,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   loaded.states = std::make_unique<StateCache>(plan.shape.state, slots, memory);
   loaded.arena = std::make_unique<Arena>(step_bytes(*loaded.model, context, plan.step_tokens, plan.logit_rows), memory);
   plan.queue->reserve_workspace(workspace_bytes(plan, context, plan.max_model_len));
-  loaded.draft = load_draft(options, plan, *loaded.kv);
+  loaded.draft = load_draft(options, plan, *loaded.model, *loaded.kv);
   loaded.check_files();
   if (loaded.packed != nullptr) loaded.packed->start_check();
   for (const std::string& warning : plan.warnings) {

@@ -1,4 +1,4 @@
-// The draft model has the types, the queue and the blocks of the model.
+// The draft model has the queue and the blocks of the model.
 #include "engine/load_draft.h"
 
 #include <fmt/core.h>
@@ -26,32 +26,51 @@ DraftSizes sizes_of_draft(const Model& model, const LoadContext& context, const 
           .workspace = workspace_bytes(draft, context, longest)};
 }
 
-// The plan of the model that drafts, without blocks. It computes what `plan` computes, and a token more of a sequence
-// that it has not seen.
-LoadPlan plan_draft_model(const EngineOptions& options, const LoadPlan& plan, DraftSizes& sizes) {
-  LoadPlan draft;
+// Layers that continue the model have its types.
+void take_model_types(const LoadPlan& plan, LoadPlan& draft) {
+  draft.checkpoint = plan.checkpoint;
+  draft.dtype = plan.dtype;
+  draft.quantization = plan.quantization;
+  draft.fp8_activations = plan.fp8_activations;
+  draft.keep_types = plan.keep_types;
+}
+
+void take_own_types(const EngineOptions& options, const LoadPlan& plan, LoadPlan& draft) {
   draft.checkpoint = open_checkpoint(plan.drafts->model, {.allow_bin = options.allow_bin});
   check_sizes(*draft.checkpoint);
-  draft.backend = plan.backend;
-  draft.device = plan.device;
-  draft.queue = plan.queue;
   draft.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*draft.checkpoint));
   draft.fp8_activations = draft.checkpoint->fp8_activations;
   draft.keep_types = options.dtype == "auto" && draft.checkpoint->keep_types;
+}
+
+std::unique_ptr<Model> build_draft(const LoadPlan& draft, bool own_layers, LoadContext& context, const Model& model,
+                                   int max_len) {
+  return own_layers ? build_predictor(draft, context, model, max_len) : build_model(draft, context, max_len);
+}
+
+// The plan of the model that drafts, without blocks. It computes what `plan` computes, and a token more of a sequence
+// that it has not seen.
+LoadPlan plan_draft_model(const EngineOptions& options, const LoadPlan& plan, const Model& model, DraftSizes& sizes) {
+  LoadPlan draft;
+  const bool own_layers = plan.drafts->own_layers;
+  own_layers ? take_model_types(plan, draft) : take_own_types(options, plan, draft);
+  draft.backend = plan.backend;
+  draft.device = plan.device;
+  draft.queue = plan.queue;
   draft.kv_dtype = plan.kv_dtype;
   draft.block_size = plan.block_size;
   draft.max_num_seqs = draft.logit_rows = plan.max_num_seqs;
   draft.step_tokens = plan.step_tokens + plan.max_num_seqs;
   LoadContext context = context_for(options, draft, nullptr, /*dry=*/true);
-  const std::unique_ptr<Model> model = build_model(draft, context, options.max_model_len);
-  note_model(draft, *model, context);
+  const std::unique_ptr<Model> built = build_draft(draft, own_layers, context, model, options.max_model_len);
+  note_model(draft, *built, context);
   const auto refuse = [](const std::string& why) { throw Error(ErrorCode::kUnsupportedModel, why); };
   if (!draft.shape.state.empty()) refuse("its layers are recurrent, and their state cannot go back");
   if (draft.shape.vocab != plan.shape.vocab) {
     refuse(
         fmt::format("its vocabulary has {} tokens (expected {}, as the model's)", draft.shape.vocab, plan.shape.vocab));
   }
-  sizes = sizes_of_draft(*model, context, draft, draft.shape.max_positions);
+  sizes = sizes_of_draft(*built, context, draft, draft.shape.max_positions);
   return draft;
 }
 
@@ -61,6 +80,21 @@ void join_rope_classes(ModelShape& shape, const ModelShape& draft) {
   shape.rope_class = [own = shape.rope_class, other = draft.rope_class](int prompt_len) {
     return own(prompt_len) + kMostClasses * other(prompt_len);
   };
+}
+
+// Their attention leaves out the first position of a text, and their hidden states are kept as numbers without a scale.
+void check_own_layers(const LoadPlan& plan) {
+  if (!plan.device->memory().host_accessible()) {
+    refuse_drafts(
+        fmt::format("layers of the model do not draft on backend {} (expected a CPU's backend)", plan.backend->name));
+  }
+  if (plan.kv_dtype == &kInt8) {
+    refuse_drafts("layers of the model do not draft with --kv-cache-dtype int8 (expected another type)");
+  }
+}
+
+Error own_layers_error(const Error& cause) {
+  return {cause.code, fmt::format("--speculative-config: {}", cause.what()), "speculative-config", ""};
 }
 
 }  // namespace
@@ -77,13 +111,14 @@ void plan_drafts(const std::string& model, LoadPlan& plan) {
   plan.logit_rows = std::max(plan.logit_rows, std::min(plan.max_num_seqs, kDrafting) * (plan.drafts->tokens + 1));
 }
 
-size_t plan_draft(const EngineOptions& options, LoadPlan& plan) {
-  if (!plan.drafts || plan.drafts->model.empty()) return 0;
+size_t plan_draft(const EngineOptions& options, LoadPlan& plan, const Model& model) {
+  if (!plan.drafts || (plan.drafts->model.empty() && !plan.drafts->own_layers)) return 0;
+  if (plan.drafts->own_layers) check_own_layers(plan);
   DraftSizes sizes;
   try {
-    plan.draft = std::make_shared<const LoadPlan>(plan_draft_model(options, plan, sizes));
+    plan.draft = std::make_shared<const LoadPlan>(plan_draft_model(options, plan, model, sizes));
   } catch (const Error& e) {
-    throw draft_model_error(e);
+    throw plan.drafts->own_layers ? own_layers_error(e) : draft_model_error(e);
   }
   plan.memory.rows.push_back(
       {"draft weights", plan.draft->weight_bytes,
@@ -110,7 +145,8 @@ void share_blocks(LoadPlan& plan) {
   plan.draft = std::move(draft);
 }
 
-std::unique_ptr<LoadedModel> load_draft(const EngineOptions& options, const LoadPlan& plan, const KvCache& whole) {
+std::unique_ptr<LoadedModel> load_draft(const EngineOptions& options, const LoadPlan& plan, const Model& model,
+                                        const KvCache& whole) {
   if (plan.draft == nullptr) return nullptr;
   auto loaded = std::make_unique<LoadedModel>(LoadedModel{.plan = *plan.draft,
                                                           .packed = nullptr,
@@ -121,7 +157,7 @@ std::unique_ptr<LoadedModel> load_draft(const EngineOptions& options, const Load
                                                           .arena = nullptr});
   const LoadPlan& draft = loaded->plan;
   LoadContext context = context_for(options, draft, nullptr, /*dry=*/false);
-  loaded->model = build_model(draft, context, draft.max_model_len);
+  loaded->model = build_draft(draft, plan.drafts->own_layers, context, model, draft.max_model_len);
   draft.checkpoint->check_files();
   const DraftSizes sizes = sizes_of_draft(*loaded->model, context, draft, draft.max_model_len);
   loaded->kv = std::make_unique<KvCache>(whole, plan.shape.kv.size());

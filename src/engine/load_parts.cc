@@ -79,6 +79,23 @@ std::unique_ptr<Model> build_model(const LoadPlan& plan, LoadContext& context, i
   return model;
 }
 
+// The other tensors of the checkpoint are the model's, which checks them.
+std::unique_ptr<Model> build_predictor(const LoadPlan& plan, LoadContext& context, const Model& model, int max_len) {
+  const Config& config = plan.checkpoint->config;
+  const ModelFamily& family = find_family(config);
+  if (family.build_predictor == nullptr) {
+    std::string known;
+    for (const ModelFamily* other : Registry<ModelFamily>::all()) {
+      if (other->build_predictor != nullptr) known += fmt::format("{}{}", known.empty() ? "" : ", ", other->name);
+    }
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("the family {} has no layers that can draft (expected one of: {})", family.name, known));
+  }
+  std::unique_ptr<Model> predictor = family.build_predictor(config, context, model, max_len);
+  context.finish([](std::string_view) { return true; });
+  return predictor;
+}
+
 size_t workspace_bytes(const LoadPlan& plan, const LoadContext& context, int longest) {
   return plan.device->workspace_bytes({.tokens = plan.step_tokens,
                                        .sequences = plan.max_num_seqs,

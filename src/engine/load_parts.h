@@ -18,6 +18,8 @@ DType checkpoint_dtype(const Checkpoint& checkpoint);
 LoadContext context_for(const EngineOptions& options, const LoadPlan& plan, LoraSites* sites, bool dry);
 // Builds the model for texts of up to max_len tokens; 0: its own limit. Throws Error.
 std::unique_ptr<Model> build_model(const LoadPlan& plan, LoadContext& context, int max_len);
+// Builds the layers of the plan's checkpoint that continue `model`, as the plan of a model that drafts. Throws Error.
+std::unique_ptr<Model> build_predictor(const LoadPlan& plan, LoadContext& context, const Model& model, int max_len);
 // Takes over what a dry build says.
 void note_model(LoadPlan& plan, const Model& model, LoadContext& context);
 

@@ -81,8 +81,11 @@ void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
   }
   if (!o.kv_transfer_listen.empty()) refuse("--kv-transfer-listen", "every rank has a part of the keys and values");
   if (!o.kv_transfer_peer.empty()) refuse("--kv-transfer-peer", "every rank has a part of the keys and values");
-  if (const auto drafts = parse_speculative_config(o.speculative_config); drafts && !drafts->model.empty()) {
-    refuse("--speculative-config with a draft model", "every rank has a part of one model");
+  if (const auto drafts = parse_speculative_config(o.speculative_config)) {
+    if (!drafts->model.empty()) {
+      refuse("--speculative-config with a draft model", "every rank has a part of one model");
+    }
+    if (drafts->own_layers) refuse("--speculative-config with the method mtp", "no rank has whole hidden states");
   }
   if (o.numa != "auto" && o.numa != "off") refuse("--numa " + o.numa, "every rank's memory is one part");
 }

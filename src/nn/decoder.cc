@@ -119,8 +119,9 @@ class DecoderLm final : public Model {
               .input_width = static_cast<int>(embedding_dim()),
               .token_types = false,
               .max_positions = spec_.max_positions,
-              .capturable = std::ranges::none_of(spec_.ropes, depends_on_length),
+              .capturable = !spec_.hidden_input && std::ranges::none_of(spec_.ropes, depends_on_length),
               .kv = {},
+              .kept_hidden = -1,
               .state = {},
               .rope_class = {}};
     // Each class counts the scalings whose threshold the prompt's length passes, so the sums of different classes
@@ -137,6 +138,11 @@ class DecoderLm final : public Model {
     load_tables(context);
     for (const RopeSpec& rope : spec_.ropes) ropes_.emplace_back(rope, positions, context);
     load_layers(body);
+    if (spec_.hidden_input) {
+      hidden_input_.emplace(body / spec_.hidden_input->path, *spec_.hidden_input, spec_.norm, spec_.hidden);
+      shape_.kept_hidden = static_cast<int>(shape_.kv.size());
+      shape_.kv.push_back(hidden_input_->kv_shape());
+    }
     if (spec_.auxiliary_stream) {
       auxiliary_stream_ = spec_.auxiliary_stream(body, spec_);
       shape_.capturable = shape_.capturable && auxiliary_stream_->capturable();
@@ -151,20 +157,22 @@ class DecoderLm final : public Model {
     if (spec_.embedding_dim > 0) {
       project_out_ = Linear(body, {{"project_out", spec_.embedding_dim}}, spec_.hidden, false);
     }
-    head_ = load_head(w);
+    head_ = spec_.hidden_input ? spec_.tables.head : std::make_shared<const Linear>(load_head(w));
     if (context.lora != nullptr) adapter_scratch_ = context.lora->scratch();
     // some checkpoints store the copy
     if (spec_.tied_head && w.has(names.head + ".weight")) context.used.insert(names.head + ".weight");
   }
 
   const ModelShape& shape() const override { return shape_; }
+  TokenTables tables() const override { return {.embedding = embedding_, .head = head_}; }
 
   size_t activation_bytes(int tokens, int rows) const override {
     const int64_t layer = floats_of_layer();
-    const int64_t embedding = std::max<int64_t>(spec_.embedding_dim, has_table() ? spec_.hidden : 0);
+    int64_t embedding = std::max<int64_t>(spec_.embedding_dim, has_table() ? spec_.hidden : 0);
+    if (hidden_input_) embedding = std::max(embedding, hidden_input_->floats_per_token());
     const int64_t per_token = spec_.hidden + std::max(layer, embedding);
-    const int64_t per_row =
-        int64_t{spec_.hidden} + spec_.embedding_dim + (head_.outputs() > 0 ? spec_.vocab : 0) + head_.gathered_floats();
+    const int64_t per_row = int64_t{spec_.hidden} + spec_.embedding_dim + (head_->outputs() > 0 ? spec_.vocab : 0) +
+                            head_->gathered_floats();
     int64_t floats = tokens * per_token + rows * per_row;
     floats += adapter_scratch_.floats(std::max(tokens, rows));
     if (auxiliary_stream_ != nullptr) floats += tokens * auxiliary_stream_->floats_per_token();
@@ -182,6 +190,7 @@ class DecoderLm final : public Model {
     AuxiliaryStream::Tensors auxiliary;
     if (stage_.first()) {
       embed(c, batch, x);
+      if (hidden_input_) (*hidden_input_)(c, batch, kv.layer(shape_.kept_hidden), x);
       if (auxiliary_stream_ != nullptr) auxiliary = auxiliary_stream_->begin(c, batch, x);
     } else {
       stage_.receive(c, {&x, 1});
@@ -204,6 +213,7 @@ class DecoderLm final : public Model {
                                 .kv = cached_kv(cached_[i].kv),
                                 .earlier_kv = cached_kv(earlier < 0 ? -1 : cached_[earlier].kv),
                                 .auxiliary = auxiliary,
+                                .first = hidden_input_ ? 1 : 0,
                                 .state = cached_[i].state < 0 ? Tensor() : states.layer(cached_[i].state)};
       if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, auxiliary, x);
       const Tensor ready = next ? next->out : Tensor();
@@ -221,9 +231,9 @@ class DecoderLm final : public Model {
     adapters.use_sample_rows();
     if (auxiliary_stream_ != nullptr) auxiliary_stream_->end(c, batch, auxiliary, rows);
     if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
-    if (head_.outputs() == 0) return {.hidden = rows};
-    if (batch.wants_hidden && !spec_.names.norm.empty()) norm_.in_place(c, x);
-    const Tensor logits = head_(c, spec_.embedding_dim > 0 ? project_out_(c, rows) : rows);
+    if (head_->outputs() == 0) return {.hidden = rows};
+    if (batch.wants_hidden && !spec_.names.norm.empty() && !hidden_input_) norm_.in_place(c, x);
+    const Tensor logits = (*head_)(c, spec_.embedding_dim > 0 ? project_out_(c, rows) : rows);
     if (spec_.logit_scale != 1.0f) ops::map(c, logits, ops::Map::kScale, spec_.logit_scale);
     if (spec_.logit_soft_cap > 0) ops::map(c, logits, ops::Map::kSoftCap, spec_.logit_soft_cap);
     return {.logits = logits, .hidden = batch.wants_hidden ? x : Tensor()};
@@ -339,6 +349,10 @@ class DecoderLm final : public Model {
   }
 
   void load_tables(LoadContext& context) {
+    if (spec_.hidden_input) {
+      embedding_ = spec_.tables.embedding;
+      return;
+    }
     const OtherStage of_first(context, !stage_.first());
     const DecoderNames& names = spec_.names;
     const Weights body = Weights(context) / names.body;
@@ -527,7 +541,9 @@ class DecoderLm final : public Model {
   std::vector<Cached> cached_;                        // per layer
   std::unique_ptr<AuxiliaryStream> auxiliary_stream_;
   Norm norm_;
-  Linear project_in_, project_out_, head_;
+  std::optional<HiddenInput> hidden_input_;
+  Linear project_in_, project_out_;
+  std::shared_ptr<const Linear> head_ = std::make_shared<Linear>();
   std::vector<Rope> ropes_;
   LoraScratch adapter_scratch_;  // empty: the model has no adapters
 };

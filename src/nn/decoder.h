@@ -12,6 +12,7 @@
 #include "nn/attention/rope.h"
 #include "nn/auxiliary_stream.h"
 #include "nn/feed_forward.h"
+#include "nn/hidden_input.h"
 #include "nn/mlp.h"
 #include "nn/model.h"
 #include "nn/moe/moe.h"
@@ -101,7 +102,9 @@ struct DecoderSpec {
   int position_offset = 0;  // learned or sinusoidal positions: table row of the first token
   std::vector<RopeSpec> ropes{};
   DecoderNames names{};
-  MakeAuxiliaryStream auxiliary_stream{};  // may be null
+  MakeAuxiliaryStream auxiliary_stream{};         // may be null
+  std::optional<HiddenInputSpec> hidden_input{};  // the decoder continues a model; empty: it begins with the tokens
+  TokenTables tables{};                           // with hidden_input: those of that model
 
   int depth() const { return static_cast<int>(layers.size()); }
   const DecoderNames& names_of(const LayerSpec& layer) const { return layer.names ? *layer.names : names; }

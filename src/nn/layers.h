@@ -164,4 +164,10 @@ class Embedding {
   std::shared_ptr<LoraSite> lora_;  // where adapters change it; null: they cannot
 };
 
+// What turns tokens into vectors, and vectors into logits.
+struct TokenTables {
+  Embedding embedding;
+  std::shared_ptr<const Linear> head = std::make_shared<Linear>();
+};
+
 }  // namespace sluice

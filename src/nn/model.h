@@ -10,6 +10,7 @@
 #include "base/registry.h"
 #include "batch/batch.h"
 #include "nn/attention/kv_cache.h"
+#include "nn/layers.h"
 #include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/weights.h"
 #include "nn/recurrent/state_cache.h"
@@ -29,6 +30,7 @@ struct ModelShape {
   // forward() calls the same ops for all batches of equal sizes, so a CUDA graph of it can be replayed
   bool capturable = false;
   std::vector<KvShape> kv;     // one per layer that caches keys and values
+  int kept_hidden = -1;        // index in `kv` of the hidden states that the model continues (nn/hidden_input.h)
   std::vector<int64_t> state;  // one per recurrent layer: fp32 values per sequence
   // Prompts of different classes cache different keys for equal tokens (nn/attention/rope.h), so they must not share
   // blocks.
@@ -39,9 +41,9 @@ struct ModelShape {
 // pipeline has the result (nn/loading/stage.h).
 struct StepOutput {
   Tensor logits{};  // for Task::kGenerate: [batch.sample_rows, vocab]
-  // The last layer's output, after the final norm. For Task::kGenerate: of all rows [tokens, hidden], if the batch
-  // wants it. Otherwise: of the sample rows [batch.sample_rows, hidden], or one vector per sequence [sequences, width]
-  // (nn/pooled.h).
+  // The last layer's output, after the final norm (before it, of a model that continues another). For kGenerate: of
+  // all rows [tokens, hidden], if the batch wants it. Else: of the sample rows [batch.sample_rows, hidden], or one
+  // vector per sequence [sequences, width] (nn/pooled.h).
   Tensor hidden{};
 
   const Tensor& of_task(Task task) const { return task == Task::kGenerate ? logits : hidden; }
@@ -51,6 +53,8 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelShape& shape() const = 0;
+  // The embedding and the head, for layers that continue the model. Only of families with build_predictor.
+  virtual TokenTables tables() const { return {}; }
   // Bytes of arena that forward() needs for a step of `tokens` tokens and `rows` logit rows.
   virtual size_t activation_bytes(int tokens, int rows) const = 0;
   // Runs a step. Writes its keys, values and states into the caches. Does not throw; results may be NaN if weights are.
@@ -65,6 +69,10 @@ struct ModelFamily {
   std::unique_ptr<Model> (*build)(const Config& config, LoadContext& context, int max_len);
   bool encoder = false;               // does not generate text
   std::vector<IgnoredKey> ignored{};  // keys of this family's published configurations that build() does not read
+  // Builds the layers that predict further tokens from the model's hidden states (docs/speculative.md). They are in the
+  // model's checkpoint, but no part of the model. Null: this family's are not supported.
+  std::unique_ptr<Model> (*build_predictor)(const Config& config, LoadContext& context, const Model& model,
+                                            int max_len) = nullptr;
 };
 
 // Finds the family that claims config.json's architectures. A family that claims "NameForCausalLM" also claims

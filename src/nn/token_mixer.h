@@ -25,6 +25,7 @@ struct TokenMixerStep {
   const KvCache::Layer* kv = nullptr;  // keys and values of this layer if kv_shape() asks for them, or of another layer
   const KvCache::Layer* earlier_kv = nullptr;  // those of LayerSpec::kv_from; null: it is -1
   std::span<const Tensor> auxiliary{};         // the decoder's auxiliary stream
+  int first = 0;                               // see ops::AttentionArgs
   Tensor state{};  // [slots, state_values()] fp32, strided rows, indexed by Batch::state_slots
 
   // Attention of the step's queries over the layer's cache. The caller adds heads, scale and masks.
@@ -34,6 +35,7 @@ struct TokenMixerStep {
     args.k_cache = kv->k, args.v_cache = kv->v;
     args.query_start = batch.query_start, args.kv_len = batch.kv_len;
     args.block_table = block_table(), args.block_table_stride = batch.block_table_stride;
+    args.first = first;
     return args;
   }
 

@@ -44,9 +44,14 @@ class Drafter {
   virtual void begin(std::span<const TokenId> text, int most, std::vector<TokenId>& draft) = 0;
   // Called once for every step, in the order of the steps, before the model runs it.
   virtual void complete(DraftStep& /*step*/) {}
+  // Whether the drafter's layers continue the model: they read its hidden states, which are kept in the step's blocks.
+  virtual bool reads_hidden() const { return false; }
+  // Called after the model has run a step, if the drafter reads hidden states. They are in the blocks by then.
+  virtual void observe(const Batch& /*step*/) {}
 };
 
-// A loaded draft model, which reads and writes its keys and values in the blocks of the step's sequences.
+// A loaded draft model, or layers that continue the model. Reads and writes its keys and values in the blocks of the
+// step's sequences, and its hidden states, if the batch wants them.
 struct DraftModelRunner {
   std::function<Tensor(const Batch& batch, const Tensor& sampled)> run;  // logits of batch.sample_rows
   ops::Ctx* context = nullptr;
@@ -60,8 +65,9 @@ struct DraftMethod {
   std::string_view name;                          // the value of "method"
   std::vector<std::string_view> keys;             // that it reads besides "method" and "num_speculative_tokens"
   void (*complete)(SpeculativeOptions& options);  // fills in defaults; throws Error(kInvalidRequest)
-  // `model` is the loaded SpeculativeOptions::model, for methods that have one.
+  // `model` is the loaded SpeculativeOptions::model, or the layers of own_layers, for methods that have one.
   std::unique_ptr<Drafter> (*make)(const SpeculativeOptions& options, const DraftModelRunner& model);
+  std::vector<std::string_view> aliases{};  // other values of "method"
 };
 
 // `options` must come from parse_speculative_config().

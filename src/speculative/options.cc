@@ -18,6 +18,11 @@ void refuse_speculative_config(const std::string& message) {
   throw Error(ErrorCode::kInvalidRequest, fmt::format("--{}: {}", kOption, message), kOption, "");
 }
 
+void check_least_tokens(const SpeculativeOptions& o) {
+  if (o.least_tokens <= o.tokens) return;
+  refuse_speculative_config(fmt::format("draft_n_min {} is above num_speculative_tokens {}", o.least_tokens, o.tokens));
+}
+
 namespace {
 
 constexpr int kMostTokens = 32;   // of a draft: a step computes all of them, and most are wrong if there are many
@@ -79,9 +84,11 @@ const DraftMethod& find_method(const Json& values) {
     if (values.contains("model")) return *Registry<DraftMethod>::find("draft_model");
     refuse_speculative_config(fmt::format("method is missing (expected one of: {})", fmt::join(known, ", ")));
   }
-  const DraftMethod* found =
-      given->is_string() ? Registry<DraftMethod>::find(given->get_ref<const std::string&>()) : nullptr;
-  if (found != nullptr) return *found;
+  for (const DraftMethod* method : Registry<DraftMethod>::all()) {
+    if (!given->is_string()) break;
+    const std::string& name = given->get_ref<const std::string&>();
+    if (name == method->name || std::ranges::find(method->aliases, name) != method->aliases.end()) return *method;
+  }
   refuse_speculative_config(
       fmt::format("method: unknown value {} (expected one of: {})", dump_json(*given), fmt::join(known, ", ")));
 }

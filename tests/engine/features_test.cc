@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <string>
@@ -15,9 +16,11 @@
 #include "chat/reasoning_syntax.h"
 #include "chat/tool_syntax.h"
 #include "engine/collect.h"
+#include "engine/prediction_model.h"
 #include "engine/table_rows.h"
 #include "grammar/source.h"
 #include "sluice/error.h"
+#include "support/temp_folder.h"
 
 namespace sluice::features_test {
 namespace {
@@ -36,7 +39,8 @@ enum Place : unsigned {
   kReplicas = 64,
   kDrafts = 128,
   kShift = 256,
-  kDraftModel = 512
+  kDraftModel = 512,
+  kPrediction = 1024  // drafts by a layer of the model
 };
 
 constexpr const char* kSchema =
@@ -150,7 +154,13 @@ Engine& engine_for(unsigned place) {
     o.speculative_config = dump_json({{"model", draft_model()}, {"num_speculative_tokens", 4}});
   }
   if ((place & kKept) != 0) o.kv_host_memory_bytes = int64_t{16} << 20;
-  const int token_bytes = (place & kDraftModel) != 0 ? 2048 + 512 : 2048;
+  if ((place & kPrediction) != 0) {
+    static const TempFolder folder;
+    o.model = folder / "model";
+    if (!std::filesystem::exists(o.model)) write_prediction_model(o.model);
+    o.speculative_config = R"({"method": "mtp", "num_speculative_tokens": 2})";
+  }
+  const int token_bytes = 2048 + ((place & kDraftModel) != 0 ? 512 : (place & kPrediction) != 0 ? 1024 : 0);
   if ((place & (kPreempt | kKept)) != 0) o.kv_cache_memory_bytes = 640 * token_bytes;
   engine = Engine::load(o);
   return *engine;
@@ -362,6 +372,16 @@ TEST_P(DraftModelPairs, WorkTogether) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DraftModelPairs, ::testing::Range(size_t{0}, kCount),
+                         [](const auto& info) { return std::string(kFeatures[info.param].name); });
+
+// Drafts by a layer of the model, with each of the others.
+class PredictionPairs : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(PredictionPairs, WorkTogether) {
+  expect_together({.name = "prediction", .place = kPrediction}, kFeatures[GetParam()]);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PredictionPairs, ::testing::Range(size_t{0}, kCount),
                          [](const auto& info) { return std::string(kFeatures[info.param].name); });
 
 // Jumps together with a grammar and each of the others: the pairs above have no forced text.

@@ -1,6 +1,7 @@
 // --speculative-config: what is read, and what is refused by its key.
 #include "speculative/options.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -43,12 +44,26 @@ TEST(SpeculativeOptions, AModelMakesItTheMethodDraftModel) {
   EXPECT_EQ(all->least_tokens, 2);
 }
 
+TEST(SpeculativeOptions, LayersOfTheModelAreMtp) {
+  for (const char* name : {"mtp", "deepseek_mtp", "glm4_moe_mtp"}) {
+    const auto usual = parse_speculative_config(fmt::format(R"({{"method": "{}"}})", name));
+    ASSERT_TRUE(usual);
+    EXPECT_EQ(usual->method, "mtp");
+    EXPECT_TRUE(usual->own_layers);
+    EXPECT_EQ(usual->tokens, 1);
+  }
+  EXPECT_EQ(parse_speculative_config(R"({"method": "mtp", "num_speculative_tokens": 3})")->tokens, 3);
+}
+
 TEST(SpeculativeOptions, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> rows[] = {
       {"[]", "expected a JSON object"},
       {"{", "syntax error"},
       {R"({"num_speculative_tokens": 4})", "method is missing"},
       {R"({"method": "eagle3", "num_speculative_tokens": 4})", "method: unknown value \"eagle3\""},
+      {R"({"method": "qwen3_next_mtp"})", "method: unknown value \"qwen3_next_mtp\" (expected one of: "},
+      {R"({"method": "mtp", "model": "x"})", "unknown key 'model' (method mtp has: "},
+      {R"({"method": "mtp", "draft_n_min": 2})", "draft_n_min 2 is above num_speculative_tokens 1"},
       {R"({"method": "ngram"})", "num_speculative_tokens is missing"},
       {R"({"method": "ngram", "num_speculative_tokens": 0})", "num_speculative_tokens: expected an integer from 1 to"},
       {R"({"method": "ngram", "num_speculative_tokens": 1e3})", "num_speculative_tokens: expected an integer from 1"},

@@ -1,0 +1,154 @@
+// Layers that predict further tokens, against an fp32 reference in PyTorch (tests/tools/make_mtp_goldens.py). The model
+// is one of tests/goldens/arch with a layer less, whose last layer becomes the predicting one.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/mmap.h"
+#include "engine/drafting.h"
+#include "engine/runner.h"
+#include "formats/safetensors.h"
+#include "golden/arch_golden.h"
+#include "golden/goldens.h"
+#include "nn/hidden_input.h"
+#include "support/hashed_weights.h"
+
+namespace sluice::mtp_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path goldens() { return fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/mtp"; }
+
+void write_checkpoint(const std::string& arch, const testing::TempFolder& folder) {
+  const fs::path from = arch_goldens() / arch;
+  Json config = read_json_file((from / "config.json").string());
+  config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() - 1;
+  Json rows = read_json_file((from / "weights.json").string());
+  for (const Json& row : read_json_file((goldens() / "weights.json").string())) rows.push_back(row);
+  folder.write("golden/config.json", dump_json(config));
+  folder.write("golden/weights.json", dump_json(rows));
+  testing::write_hashed_checkpoint(folder / "golden", folder / "model");
+}
+
+class Mtp : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
+  void SetUp() override {
+    const auto& [arch, backend] = GetParam();
+    write_checkpoint(arch, folder_);
+    options_.model = folder_ / "model";
+    options_.dtype = "float32";
+    options_.backend = backend;
+    options_.kv_cache_memory_bytes = 16 << 20;
+    options_.max_num_seqs = 64;
+    options_.speculative_config = R"({"method": "mtp"})";
+    loaded_ = std::make_unique<LoadedModel>(load_model(options_, pool_));
+    model_ = std::make_unique<Runner>(*loaded_);
+    predictor_ = std::make_unique<Runner>(*loaded_->draft);
+    file_ = std::make_unique<MappedFile>((goldens() / (arch + ".safetensors")).string());
+    for (TensorEntry& entry : read_safetensors(file_->bytes(), arch)) gold_.emplace(entry.name, entry);
+  }
+
+  const TensorEntry& gold(const char* name) const { return gold_.at(name); }
+  std::vector<int32_t> tokens(const char* name) const {
+    const TensorEntry& entry = gold(name);
+    const auto* data = reinterpret_cast<const int32_t*>(entry.data);
+    return {data, data + entry.shape[0]};
+  }
+
+  // Positions [begin, end) of a text whose blocks are 0, 1, ...
+  Batch batch_of(const std::vector<int32_t>& text, int begin, int end) const {
+    Batch batch;
+    for (int i = begin; i < end; ++i) {
+      batch.tokens.push_back(text[static_cast<size_t>(i)]);
+      batch.positions.push_back(i);
+      batch.slots.push_back(i);
+      batch.sample_rows.push_back(i - begin);
+    }
+    batch.query_start = {0, end - begin};
+    batch.kv_len = {end};
+    batch.prompt_len = {static_cast<int32_t>(text.size())};
+    batch.block_table_stride = (end + options_.block_size - 1) / options_.block_size;
+    for (int b = 0; b < batch.block_table_stride; ++b) batch.block_table.push_back(b);
+    batch.wants_hidden = true;
+    return batch;
+  }
+
+  void keep(const Batch& batch, const Tensor& hidden) {
+    const KvCache::Layer& kept = loaded_->draft->kv->layer(loaded_->draft->plan.shape.kept_hidden);
+    keep_hidden(predictor_->context(), kept, BatchView(batch).slots_of(kept.group), hidden);
+  }
+
+  // Computes positions [begin, end) with the model, then with the layer. Appends the layer's logits.
+  void compute(const std::vector<int32_t>& text, int begin, int end, std::vector<float>& logits) {
+    const Batch batch = batch_of(text, begin, end);
+    keep(batch, model_->run(batch).hidden);
+    if (begin == 0) ++begin;
+    if (begin < end) append(predictor_->run(batch_of(text, begin, end)).logits, logits);
+  }
+
+  static void append(const Tensor& rows, std::vector<float>& logits) {
+    for (int64_t r = 0; r < rows.rows(); ++r) {
+      const float* row = rows.f32() + r * rows.row_stride;
+      logits.insert(logits.end(), row, row + rows.shape[1]);
+    }
+  }
+
+  void expect_close(const std::vector<float>& logits, const char* name) const {
+    const Tensor wanted = gold(name).view();
+    ASSERT_EQ(static_cast<int64_t>(logits.size()), wanted.shape.elements());
+    EXPECT_LE(relative_error(logits.data(), wanted.f32(), wanted.shape.elements()), kTolerance) << name;
+  }
+
+  ThreadPool pool_{2, /*pin=*/false};
+  testing::TempFolder folder_;
+  EngineOptions options_;
+  std::unique_ptr<LoadedModel> loaded_;
+  std::unique_ptr<Runner> model_, predictor_;
+  std::unique_ptr<MappedFile> file_;
+  std::map<std::string, TensorEntry> gold_;
+};
+
+TEST_P(Mtp, LogitsAreThoseOfTheReference) {
+  const std::vector<int32_t> text = tokens("ids");
+  const int length = static_cast<int>(text.size());
+  for (const int chunk : {length, 5, 1}) {
+    SCOPED_TRACE(chunk);
+    std::vector<float> logits;
+    for (int begin = 0; begin < length; begin += chunk) {
+      compute(text, begin, std::min(begin + chunk, length), logits);
+    }
+    expect_close(logits, "logits");
+  }
+}
+
+// From the second drafted token on the layer goes on from its own hidden states. They make way for the model's.
+TEST_P(Mtp, DraftsGoOnFromTheLayersOwnStates) {
+  std::vector<int32_t> text = tokens("ids");
+  const int length = static_cast<int>(text.size());
+  const std::vector<int32_t> draft = tokens("draft");
+  text.insert(text.end(), draft.begin(), draft.end());
+  for (int round = 0; round < 2; ++round) {
+    std::vector<float> logits, drafted;
+    compute(text, 0, length, logits);
+    expect_close(logits, "logits");
+    Batch last = batch_of(text, length - 1, length);
+    keep(last, predictor_->run(last).hidden);
+    for (int position = length; position + 1 < static_cast<int>(text.size()); ++position) {
+      const Batch batch = batch_of(text, position, position + 1);
+      const StepOutput output = predictor_->run(batch);
+      append(output.logits, drafted);
+      keep(batch, output.hidden);
+    }
+    expect_close(drafted, "draft_logits");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Mtp,
+                         ::testing::Combine(::testing::Values("deepseek_v3", "glm4_moe"),
+                                            ::testing::Values("reference", "")),
+                         [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param)); });
+
+}  // namespace
+}  // namespace sluice::mtp_test
