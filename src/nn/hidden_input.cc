@@ -26,6 +26,7 @@ std::vector<int32_t> slots_before(const BatchView& batch, int group, int64_t blo
 
 HiddenInput::HiddenInput(const Weights& w, const HiddenInputSpec& spec, const NormSpec& norm, int hidden)
     : hidden_(hidden),
+      hidden_first_(spec.hidden_first),
       embedding_norm_(w, spec.embedding_norm, hidden, norm),
       hidden_norm_(w, spec.hidden_norm, hidden, norm),
       projection_(w, {{spec.projection, hidden}}, 2 * int64_t{hidden}, false) {}
@@ -33,7 +34,8 @@ HiddenInput::HiddenInput(const Weights& w, const HiddenInputSpec& spec, const No
 void HiddenInput::operator()(ops::Ctx& c, const BatchView& batch, const KvCache::Layer& kept, const Tensor& x) const {
   const Arena::Scope scope(c.arena);
   const Tensor both = c.arena.take(&kFloat32, {x.rows(), 2 * int64_t{hidden_}});
-  const Tensor embeddings = both.slice_columns(0, hidden_), states = both.slice_columns(hidden_, hidden_);
+  const Tensor embeddings = both.slice_columns(hidden_first_ ? hidden_ : 0, hidden_);
+  const Tensor states = both.slice_columns(hidden_first_ ? 0 : hidden_, hidden_);
   const int64_t block_size = kept.k.shape[2];
   const Tensor table(kept.k.data, kept.k.dtype, {kept.k.shape[0] * block_size, hidden_});
   embedding_norm_.into(c, embeddings, x);

@@ -16,6 +16,7 @@ namespace sluice {
 struct HiddenInputSpec {
   std::string path;  // where its tensors are, below DecoderNames::body
   std::string embedding_norm = "enorm", hidden_norm = "hnorm", projection = "eh_proj";
+  bool hidden_first = false;  // the first columns of the projection are the hidden state's, not the embedding's
 };
 
 class HiddenInput {
@@ -28,6 +29,7 @@ class HiddenInput {
 
  private:
   int hidden_ = 0;
+  bool hidden_first_ = false;
   Norm embedding_norm_, hidden_norm_;
   Linear projection_;
 };

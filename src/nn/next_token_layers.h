@@ -1,17 +1,25 @@
-// The layer behind a model's last one that predicts the token after the next (multi-token prediction), as the
-// checkpoints of DeepSeek-V3 and GLM-4.5 store it: layer num_hidden_layers, with enorm, hnorm, eh_proj and
-// shared_head.norm beside the tensors of a layer.
+// The layer behind a model's last one that predicts the token after the next (multi-token prediction).
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "nn/decoder.h"
 
 namespace sluice {
 
+// Where a checkpoint has the layer's tensors. The defaults are those of DeepSeek-V3 and GLM-4.5: layer
+// num_hidden_layers has some tensors more than the others.
+struct NextTokenNames {
+  std::string path{};  // below DecoderNames::body; empty: the path of the layer behind the last one
+  std::string norm = "shared_head.norm";
+  HiddenInputSpec input{};  // with an empty path
+};
+
 // For ModelFamily::build_predictor. `read` reads the specification of the model, whose embedding and head the layer
-// shares; so would the same specification with a layer more describe this one.
+// shares. With num_hidden_layers one larger, the last layer of that specification is this one.
 std::unique_ptr<Model> next_token_layer(const Config& config, DecoderSpec (*read)(const Config& config),
-                                        LoadContext& context, const Model& model, int max_len);
+                                        LoadContext& context, const Model& model, int max_len,
+                                        const NextTokenNames& names = {});
 
 }  // namespace sluice

@@ -21,12 +21,31 @@ namespace fs = std::filesystem;
 
 fs::path goldens() { return fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/mtp"; }
 
+// Where the checkpoint has the predicting layer's tensors.
+std::string own_prefix(const std::string& arch) {
+  return arch.starts_with("mimo") ? "model.mtp_layers.0." : "model.layers.2.";
+}
+
 void write_checkpoint(const std::string& arch, const testing::TempFolder& folder) {
   const fs::path from = arch_goldens() / arch;
   Json config = read_json_file((from / "config.json").string());
   config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() - 1;
-  Json rows = read_json_file((from / "weights.json").string());
-  for (const Json& row : read_json_file((goldens() / "weights.json").string())) rows.push_back(row);
+  config["num_nextn_predict_layers"] = 1;
+  if (config.contains("mlp_layer_types")) config["mlp_layer_types"].erase(config["num_hidden_layers"].get<size_t>());
+  const int hidden = config["hidden_size"].get<int>();
+  const std::string own = own_prefix(arch), last = "model.layers.2.";
+  Json rows = Json::array();
+  for (Json row : read_json_file((from / "weights.json").string())) {
+    const auto name = row["name"].get<std::string>();
+    if (own != last && name.starts_with(own)) continue;
+    if (name.starts_with(last)) row["name"] = own + name.substr(last.size());
+    rows.push_back(std::move(row));
+  }
+  for (Json row : read_json_file((goldens() / "weights.json").string())) {
+    if (!row["name"].get<std::string>().starts_with(own)) continue;
+    row["shape"] = row["shape"].size() == 1 ? Json::array({hidden}) : Json::array({hidden, 2 * hidden});
+    rows.push_back(std::move(row));
+  }
   folder.write("golden/config.json", dump_json(config));
   folder.write("golden/weights.json", dump_json(rows));
   testing::write_hashed_checkpoint(folder / "golden", folder / "model");
@@ -146,7 +165,7 @@ TEST_P(Mtp, DraftsGoOnFromTheLayersOwnStates) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Mtp,
-                         ::testing::Combine(::testing::Values("deepseek_v3", "glm4_moe"),
+                         ::testing::Combine(::testing::Values("deepseek_v3", "glm4_moe", "glm4_moe_lite-1", "mimo-1"),
                                             ::testing::Values("reference", "")),
                          [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param)); });
 

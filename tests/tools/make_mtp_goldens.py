@@ -2,21 +2,50 @@
 
 The models are those of tests/goldens/arch with one layer less, whose last layer becomes the predicting one. Its other
 tensors are in weights.json. The decoder layer and the norms are transformers' own; the wiring is that of DeepSeek-V3's
-report (arXiv:2412.19437, section 2.2). Two things follow vLLM (deepseek_mtp.py, glm4_moe_mtp.py): the hidden states are
-those behind the model's final norm, and the layer goes on from its own result before shared_head.norm.
-Needs torch, transformers and safetensors.
+report (arXiv:2412.19437, section 2.2) and of MiMo's modeling_mimo.py. Two things follow vLLM (deepseek_mtp.py,
+glm4_moe_mtp.py): the hidden states are those behind the model's final norm, and the layer goes on from its own result
+before shared_head.norm. Needs torch, transformers and safetensors. Run with names of models to make only these.
 """
 
 import json
+import pathlib
+import sys
 import tempfile
 
 import torch
-from arch_models import GOLDENS, hash_of, load, weight
+from arch_models import GOLDENS, hash_of, weight
 from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
 
-CASES = ["deepseek_v3", "glm4_moe"]
+# The layer that transformers calls layer 2, and where the checkpoint has its tensors.
+LAST = "model.layers.2."
+CASES = {"deepseek_v3": LAST, "glm4_moe": LAST, "glm4_moe_lite-1": LAST, "mimo-1": "model.mtp_layers.0."}
+# transformers has no class for these.
+SAME_GRAPH = {"mimo": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}}
 TOKENS = 14
 DRAFTED = 4
+
+
+def weights(name, own):
+    """The checkpoint's tensors; the predicting layer's are below `own`."""
+    rows = json.loads((GOLDENS / "arch" / name / "weights.json").read_text())
+    rows = [row for row in rows if own == LAST or not row["name"].startswith(own)]
+    names = [row["name"].replace(LAST, own) for row in rows]
+    rows = [row | {"name": as_name} for row, as_name in zip(rows, names)]
+    hidden = json.loads((GOLDENS / "arch" / name / "config.json").read_text())["hidden_size"]
+    for row in json.loads((GOLDENS / "mtp" / "weights.json").read_text()):
+        if row["name"].startswith(own):
+            rows.append(row | {"shape": [hidden] if len(row["shape"]) == 1 else [hidden, 2 * hidden]})
+    return {row["name"]: weight(row) for row in rows}
+
+
+def load(name, tensors, folder):
+    config = json.loads((GOLDENS / "arch" / name / "config.json").read_text())
+    config |= SAME_GRAPH.get(config["model_type"], {})
+    config.pop("auto_map", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
 def rms_norm(like, rows):
@@ -26,22 +55,26 @@ def rms_norm(like, rows):
 
 
 class Predictor:
-    def __init__(self, model):
-        rows = json.loads((GOLDENS / "mtp" / "weights.json").read_text())
-        tensors = {row["name"].removeprefix("model.layers.2.").removesuffix(".weight"): weight(row) for row in rows}
+    def __init__(self, model, tensors):
         self.model = model.model
         self.head = model.lm_head
         self.block = self.model.layers[2]
         self.model.layers = self.model.layers[:2]
-        self.enorm = rms_norm(self.model.norm, tensors["enorm"])
-        self.hnorm = rms_norm(self.model.norm, tensors["hnorm"])
-        self.norm = rms_norm(self.model.norm, tensors["shared_head.norm"])
-        self.eh_proj = tensors["eh_proj"].float()
+        mimo = "input_proj" in tensors
+        enorm, hnorm, proj, norm = (
+            ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm")
+            if mimo
+            else ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+        )
+        self.enorm, self.hnorm, self.norm = (rms_norm(self.model.norm, tensors[n]) for n in (enorm, hnorm, norm))
+        self.proj = tensors[proj].float()
+        self.hidden_first = mimo
 
     # Row i has hidden state i and token i + 1.
     def __call__(self, tokens, hidden):
         embeddings = self.model.embed_tokens(tokens)
-        x = torch.cat([self.enorm(embeddings), self.hnorm(hidden)], -1) @ self.eh_proj.T
+        parts = [self.enorm(embeddings), self.hnorm(hidden)]
+        x = torch.cat(parts[::-1] if self.hidden_first else parts, -1) @ self.proj.T
         count = x.shape[0]
         positions = torch.arange(count)[None]
         mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
@@ -55,9 +88,14 @@ class Predictor:
 
 def make(name):
     random = torch.Generator().manual_seed(hash_of(name) % 2**32)
+    own = CASES[name]
+    tensors = weights(name, own)
+    extra = {key.removeprefix(own).removesuffix(".weight"): value for key, value in tensors.items()}
+    layer = {row["name"] for row in json.loads((GOLDENS / "mtp" / "weights.json").read_text())}
+    tensors = {key.replace(own, LAST): value for key, value in tensors.items() if key not in layer}
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        model = load(name, folder)
-        predictor = Predictor(model)
+        model = load(name, tensors, pathlib.Path(folder))
+        predictor = Predictor(model, extra)
         ids = torch.randint(3, model.config.vocab_size, (TOKENS,), generator=random)
         hidden = predictor.model(ids[None]).last_hidden_state[0]
         out = predictor(ids[1:], hidden[:-1])
@@ -76,5 +114,5 @@ def make(name):
 
 
 if __name__ == "__main__":
-    for case in CASES:
+    for case in sys.argv[1:] or CASES:
         make(case)
