@@ -133,6 +133,9 @@ class GgufConfig {
   int64_t head_dim() const { return head_dim_; }
   int64_t layers() const { return layers_; }
   bool predicts(int64_t block) const { return block >= layers_ && block < blocks_; }
+  // Keeps the blocks that predict further tokens, as far as there are rules. Otherwise they are left out.
+  void keep_predicting_blocks(std::span<const TensorRule> rules);
+  bool keeps_predicting_blocks() const { return keeps_predicting_blocks_; }
 
  private:
   std::string full(std::string_view key) const;
@@ -140,6 +143,7 @@ class GgufConfig {
 
   const GgufFile& file_;
   std::string prefix_;
+  bool keeps_predicting_blocks_ = false;
   std::set<std::string, std::less<>> read_;
   int64_t hidden_ = 0, heads_ = 0, kv_heads_ = 0, head_dim_ = 0, layers_ = 0, blocks_ = 0, context_ = 0;
 

@@ -151,6 +151,12 @@ void GgufConfig::sizes(Causal wanted) {
   }
 }
 
+void GgufConfig::keep_predicting_blocks(std::span<const TensorRule> rules) {
+  keeps_predicting_blocks_ = true;
+  hf["num_nextn_predict_layers"] = blocks_ - layers_;
+  tensors.insert(tensors.begin(), rules);
+}
+
 void GgufConfig::heads() {
   hf["num_attention_heads"] = heads_ = integer("attention.head_count");
   kv_heads_ = heads_;

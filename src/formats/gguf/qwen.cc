@@ -61,6 +61,13 @@ constexpr TensorRule kChatGlm[] = {
 constexpr TensorRule kGlm4Moe[] = {
     {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"},
 };
+// A block that predicts further tokens. Its embedding and head are the model's.
+constexpr TensorRule kGlm4MoePredicting[] = {
+    {"blk.{}.nextn.eh_proj", "model.layers.{}.eh_proj"},
+    {"blk.{}.nextn.enorm", "model.layers.{}.enorm"},
+    {"blk.{}.nextn.hnorm", "model.layers.{}.hnorm"},
+    {"blk.{}.nextn.shared_head_norm", "model.layers.{}.shared_head.norm"},
+};
 constexpr TensorRule kSeedOss[] = {
     {"blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"},
 };
@@ -204,6 +211,7 @@ void configure_glm4moe(GgufConfig& c) {
   c.hf["use_qk_norm"] = c.has_tensor("blk.0.attn_q_norm.weight");
   read_deepseek_experts(c);
   c.tensors.insert(c.tensors.begin(), kGlm4Moe);
+  c.keep_predicting_blocks(kGlm4MoePredicting);
 }
 
 void configure_ernie4_5(GgufConfig& c) {

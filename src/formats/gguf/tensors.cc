@@ -70,8 +70,10 @@ GgufTensors::GgufTensors(const GgufFile& file, const GgufConfig& config)
       repeats_(config.repeats) {
   for (const TensorEntry& entry : file.tensors) {
     const Name name = parse(entry.name);
-    if (!name.layer.empty() && name.layer.size() < 10 && config.predicts(std::stoll(name.layer))) continue;
+    const bool predicting = !name.layer.empty() && name.layer.size() < 10 && config.predicts(std::stoll(name.layer));
+    if (predicting && !config.keeps_predicting_blocks()) continue;
     const TensorRule* rule = find_rule(config, name.base);
+    if (predicting && rule == nullptr) continue;
     if (rule == nullptr) refuse(entry, "unknown tensor for this architecture");
     apply(*rule, name, entry);
   }

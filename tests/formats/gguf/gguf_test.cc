@@ -398,6 +398,27 @@ TEST_F(GgufCheckpointTest, BlocksThatPredictFurtherTokensAreLeftOut) {
   }
 }
 
+TEST_F(GgufCheckpointTest, BlocksThatCanDraftAreKept) {
+  const std::vector<Named> tensors = {{"token_embd.weight", {64, 10}},
+                                      {"blk.0.attn_norm.weight", {64}},
+                                      {"blk.1.attn_norm.weight", {64}},
+                                      {"blk.1.nextn.eh_proj.weight", {128, 64}},
+                                      {"blk.1.nextn.shared_head_norm.weight", {64}},
+                                      {"blk.1.nextn.shared_head_head.weight", {64, 10}}};
+  Writer w = sizes("glm4moe", tensors.size(), 7, 64, 96, 2);
+  w.key_u32("glm4moe.nextn_predict_layers", 1).key_u32("glm4moe.leading_dense_block_count", 1);
+  w.key_u32("glm4moe.expert_count", 4).key_u32("glm4moe.expert_used_count", 2);
+  w.key_u32("glm4moe.expert_feed_forward_length", 32).key_u32("glm4moe.expert_shared_count", 1);
+  w.key_u32("glm4moe.expert_gating_func", 2);
+  const auto checkpoint = open_checkpoint(write("m.gguf", with_tensors(w, tensors)));
+  EXPECT_EQ(checkpoint->config.at<int>("num_hidden_layers"), 1);
+  EXPECT_EQ(checkpoint->config.at<int>("num_nextn_predict_layers"), 1);
+  for (const char* name : {"input_layernorm", "eh_proj", "shared_head.norm"}) {
+    EXPECT_NE(checkpoint->find(fmt::format("model.layers.1.{}.weight", name)), nullptr) << name;
+  }
+  EXPECT_EQ(checkpoint->tensors().size(), 5);  // the head is the model's
+}
+
 TEST_F(GgufCheckpointTest, EncodersMakeVectors) {
   const auto keys = [](uint8_t causal, uint32_t pooling) {
     Writer w;
