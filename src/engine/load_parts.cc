@@ -2,9 +2,11 @@
 #include "engine/load_parts.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "nn/loading/ignored_config_keys.h"
 #include "nn/loading/stage.h"
@@ -84,12 +86,14 @@ std::unique_ptr<Model> build_predictor(const LoadPlan& plan, LoadContext& contex
   const Config& config = plan.checkpoint->config;
   const ModelFamily& family = find_family(config);
   if (family.build_predictor == nullptr) {
-    std::string known;
+    std::vector<std::string_view> known;
     for (const ModelFamily* other : Registry<ModelFamily>::all()) {
-      if (other->build_predictor != nullptr) known += fmt::format("{}{}", known.empty() ? "" : ", ", other->name);
+      if (other->build_predictor != nullptr) known.push_back(other->name);
     }
+    std::ranges::sort(known);
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("the family {} has no layers that can draft (expected one of: {})", family.name, known));
+                fmt::format("the family {} has no layers that can draft (expected one of: {})", family.name,
+                            fmt::join(known, ", ")));
   }
   std::unique_ptr<Model> predictor = family.build_predictor(config, context, model, max_len);
   context.finish([](std::string_view) { return true; });

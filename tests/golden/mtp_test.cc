@@ -165,7 +165,8 @@ TEST_P(Mtp, DraftsGoOnFromTheLayersOwnStates) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Mtp,
-                         ::testing::Combine(::testing::Values("deepseek_v3", "glm4_moe", "glm4_moe_lite-1", "mimo-1"),
+                         ::testing::Combine(::testing::Values("deepseek_v3", "deepseek_v32-1", "glm4_moe",
+                                                              "glm4_moe_lite-1", "mimo-1"),
                                             ::testing::Values("reference", "")),
                          [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param)); });
 

@@ -19,9 +19,18 @@ from transformers import AutoModelForCausalLM
 
 # The layer that transformers calls layer 2, and where the checkpoint has its tensors.
 LAST = "model.layers.2."
-CASES = {"deepseek_v3": LAST, "glm4_moe": LAST, "glm4_moe_lite-1": LAST, "mimo-1": "model.mtp_layers.0."}
-# transformers has no class for these.
-SAME_GRAPH = {"mimo": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}}
+CASES = {
+    "deepseek_v3": LAST,
+    "deepseek_v32-1": LAST,
+    "glm4_moe": LAST,
+    "glm4_moe_lite-1": LAST,
+    "mimo-1": "model.mtp_layers.0.",
+}
+# Models of the same graph, as far as Sluice computes it.
+SAME_GRAPH = {
+    "deepseek_v32": {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"]},
+    "mimo": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
+}
 TOKENS = 14
 DRAFTED = 4
 
@@ -41,8 +50,11 @@ def weights(name, own):
 
 def load(name, tensors, folder):
     config = json.loads((GOLDENS / "arch" / name / "config.json").read_text())
-    config |= SAME_GRAPH.get(config["model_type"], {})
-    config.pop("auto_map", None)
+    if config["model_type"] in SAME_GRAPH:
+        config |= SAME_GRAPH[config["model_type"]]
+        tensors = {key: value for key, value in tensors.items() if ".indexer." not in key}
+        for key in ("auto_map", "layer_types", "mlp_layer_types"):
+            config.pop(key, None)
     (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
