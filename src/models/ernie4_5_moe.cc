@@ -1,10 +1,11 @@
 // ERNIE 4.5 with experts in a range of layers, chosen by corrected scores.
 #include "nn/decoder_config.h"
+#include "nn/next_token_layers.h"
 
 namespace sluice::models::ernie4_5_moe {
 namespace {
 
-std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+DecoderSpec read(const Config& config) {
   DecoderSpec s =
       llama_like(config, "ernie4_5_moe", {.norm_eps = 1e-5, .tied_head = true, .rope = {.theta = 500000.0}});
   s.attention.qkv_bias = s.attention.out_bias = s.mlp.bias = config.get("use_bias", false);
@@ -22,10 +23,26 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   for (int i = 0; i < s.depth(); ++i) {
     s.layers[i].moe = (i + 1) % interval == 0 && i >= first && (last < 0 || i <= last);
   }
-  // Multi-token-prediction layers: results are the same without them.
+  return s;
+}
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   config.ignore("num_nextn_predict_layers");
   ignore_tensors(context, "model.mtp_");
-  return decoder_lm(std::move(s), context, max_len);
+  return decoder_lm(read(config), context, max_len);
+}
+
+// As in Baidu's FastDeploy: a dense layer, behind which comes the model's own norm.
+std::unique_ptr<Model> build_predictor(const Config& config, LoadContext& context, const Model& model, int max_len) {
+  return next_token_layer(config, read, context, model, max_len,
+                          {.path = "mtp_block.0",
+                           .norm = {},
+                           .input = {.path = {},
+                                     .embedding_norm = "mtp_emb_norm.0",
+                                     .hidden_norm = "mtp_hidden_norm.0",
+                                     .projection = "mtp_linear_proj.0"},
+                           .input_path = "",
+                           .dense = true});
 }
 
 const ModelFamily family{
@@ -38,6 +55,7 @@ const ModelFamily family{
             {"moe_gate", "\"topk\""},
             {"moe_use_aux_free", "true"},
         },
+    .build_predictor = build_predictor,
 };
 const Registry<ModelFamily> registered{family};
 

@@ -26,9 +26,10 @@ std::unique_ptr<Model> next_token_layer(const Config& config, DecoderSpec (*read
   DecoderSpec s = read(Config(std::move(values), config.origin()));
   LayerSpec layer = std::move(s.layers.back());
   layer.path = names.path.empty() ? fmt::format("{}.{}", s.names.layers, s.depth() - 1) : names.path;
-  s.names.norm = layer.path + "." + names.norm;
+  if (names.dense) layer.moe = false;
+  if (!names.norm.empty()) s.names.norm = layer.path + "." + names.norm;
   s.hidden_input = names.input;
-  s.hidden_input->path = layer.path;
+  s.hidden_input->path = names.input_path.value_or(layer.path);
   s.tables = model.tables();
   s.layers = {std::move(layer)};
   return decoder_lm(std::move(s), context, max_len);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "nn/decoder.h"
@@ -11,9 +12,11 @@ namespace sluice {
 // Where a checkpoint has the layer's tensors. The defaults are those of DeepSeek-V3 and GLM-4.5: layer
 // num_hidden_layers has some tensors more than the others.
 struct NextTokenNames {
-  std::string path{};  // below DecoderNames::body; empty: the path of the layer behind the last one
-  std::string norm = "shared_head.norm";
-  HiddenInputSpec input{};  // with an empty path
+  std::string path{};                     // below DecoderNames::body; empty: the path of the layer behind the last one
+  std::string norm = "shared_head.norm";  // below the path; empty: the model's own
+  HiddenInputSpec input{};                // without its path
+  std::optional<std::string> input_path{};  // below DecoderNames::body; nullopt: the layer's
+  bool dense = false;                       // the layer has no experts, though the model's last one has
 };
 
 // For ModelFamily::build_predictor. `read` reads the specification of the model, whose embedding and head the layer

@@ -20,7 +20,7 @@ const DraftMethod prediction{.name = "mtp",
                                  [](const SpeculativeOptions& options, const DraftModelRunner& model) {
                                    return std::unique_ptr<Drafter>(std::make_unique<Prediction>(options, model));
                                  },
-                             .aliases = {"deepseek_mtp", "glm4_moe_lite_mtp", "glm4_moe_mtp", "mimo_mtp"}};
+                             .aliases = {"deepseek_mtp", "ernie_mtp", "glm4_moe_lite_mtp", "glm4_moe_mtp", "mimo_mtp"}};
 const Registry<DraftMethod> prediction_registered{prediction};
 
 }  // namespace

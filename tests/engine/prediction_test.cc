@@ -181,7 +181,7 @@ std::string error_of(const EngineOptions& options) {
 TEST(PredictionEngine, WhatCannotDraftIsRefused) {
   EXPECT_THAT(error_of(with_drafts(base_options(demo_model()), 1)),
               AllOf(HasSubstr("--speculative-config: the family llama has no layers that can draft"),
-                    HasSubstr("deepseek_v3, deepseek_v32, glm4_moe, glm4_moe_lite, glm_moe_dsa, mimo")));
+                    HasSubstr("deepseek_v3, deepseek_v32, ernie4_5_moe, glm4_moe, glm4_moe_lite, glm_moe_dsa, mimo")));
   const TempFolder parent;
   const std::string model = parent / "model";
   write_prediction_model(model);

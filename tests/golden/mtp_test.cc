@@ -21,9 +21,22 @@ namespace fs = std::filesystem;
 
 fs::path goldens() { return fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/mtp"; }
 
-// Where the checkpoint has the predicting layer's tensors.
-std::string own_prefix(const std::string& arch) {
-  return arch.starts_with("mimo") ? "model.mtp_layers.0." : "model.layers.2.";
+constexpr const char* kLast = "model.layers.2.";
+
+// Where the checkpoint has the predicting layer, and what comes before it.
+struct Place {
+  std::string layer = kLast, input = kLast;
+  bool dense = false;  // the layer has the MLP of the first one
+};
+
+Place place_of(const std::string& arch) {
+  if (arch.starts_with("mimo")) return {.layer = "model.mtp_layers.0.", .input = "model.mtp_layers.0."};
+  if (arch.starts_with("ernie")) return {.layer = "model.mtp_block.0.", .input = "model.mtp_", .dense = true};
+  return {};
+}
+
+bool is_input(const std::string& name, const Place& place) {
+  return name.starts_with(place.input) && (!place.dense || !name.starts_with("model.mtp_layers."));
 }
 
 void write_checkpoint(const std::string& arch, const testing::TempFolder& folder) {
@@ -33,16 +46,23 @@ void write_checkpoint(const std::string& arch, const testing::TempFolder& folder
   config["num_nextn_predict_layers"] = 1;
   if (config.contains("mlp_layer_types")) config["mlp_layer_types"].erase(config["num_hidden_layers"].get<size_t>());
   const int hidden = config["hidden_size"].get<int>();
-  const std::string own = own_prefix(arch), last = "model.layers.2.";
+  const Place place = place_of(arch);
+  const std::string first = "model.layers.0.", last = kLast;
   Json rows = Json::array();
   for (Json row : read_json_file((from / "weights.json").string())) {
     const auto name = row["name"].get<std::string>();
-    if (own != last && name.starts_with(own)) continue;
-    if (name.starts_with(last)) row["name"] = own + name.substr(last.size());
+    if (place.layer != last && name.starts_with(place.layer)) continue;
+    if (place.dense && name.starts_with(last + "mlp.")) continue;
+    if (place.dense && name.starts_with(first + "mlp.")) {
+      Json copy = row;
+      copy["name"] = place.layer + name.substr(first.size());
+      rows.push_back(std::move(copy));
+    }
+    if (name.starts_with(last)) row["name"] = place.layer + name.substr(last.size());
     rows.push_back(std::move(row));
   }
   for (Json row : read_json_file((goldens() / "weights.json").string())) {
-    if (!row["name"].get<std::string>().starts_with(own)) continue;
+    if (!is_input(row["name"].get<std::string>(), place)) continue;
     row["shape"] = row["shape"].size() == 1 ? Json::array({hidden}) : Json::array({hidden, 2 * hidden});
     rows.push_back(std::move(row));
   }
@@ -165,8 +185,8 @@ TEST_P(Mtp, DraftsGoOnFromTheLayersOwnStates) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Mtp,
-                         ::testing::Combine(::testing::Values("deepseek_v3", "deepseek_v32-1", "glm4_moe",
-                                                              "glm4_moe_lite-1", "mimo-1"),
+                         ::testing::Combine(::testing::Values("deepseek_v3", "deepseek_v32-1", "ernie4_5_moe",
+                                                              "glm4_moe", "glm4_moe_lite-1", "mimo-1"),
                                             ::testing::Values("reference", "")),
                          [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param)); });
 

@@ -45,7 +45,7 @@ TEST(SpeculativeOptions, AModelMakesItTheMethodDraftModel) {
 }
 
 TEST(SpeculativeOptions, LayersOfTheModelAreMtp) {
-  for (const char* name : {"mtp", "deepseek_mtp", "glm4_moe_lite_mtp", "glm4_moe_mtp", "mimo_mtp"}) {
+  for (const char* name : {"mtp", "deepseek_mtp", "ernie_mtp", "glm4_moe_lite_mtp", "glm4_moe_mtp", "mimo_mtp"}) {
     const auto usual = parse_speculative_config(fmt::format(R"({{"method": "{}"}})", name));
     ASSERT_TRUE(usual);
     EXPECT_EQ(usual->method, "mtp");

@@ -2,7 +2,8 @@
 
 The models are those of tests/goldens/arch with one layer less, whose last layer becomes the predicting one. Its other
 tensors are in weights.json. The decoder layer and the norms are transformers' own; the wiring is that of DeepSeek-V3's
-report (arXiv:2412.19437, section 2.2) and of MiMo's modeling_mimo.py. Two things follow vLLM (deepseek_mtp.py,
+report (arXiv:2412.19437, section 2.2), of MiMo's modeling_mimo.py and, for ERNIE, of FastDeploy's ernie4_5_mtp.py.
+Two things follow vLLM (deepseek_mtp.py,
 glm4_moe_mtp.py): the hidden states are those behind the model's final norm, and the layer goes on from its own result
 before shared_head.norm. Needs torch, transformers and safetensors. Run with names of models to make only these.
 """
@@ -22,6 +23,7 @@ LAST = "model.layers.2."
 CASES = {
     "deepseek_v3": LAST,
     "deepseek_v32-1": LAST,
+    "ernie4_5_moe": "model.mtp_block.0.",
     "glm4_moe": LAST,
     "glm4_moe_lite-1": LAST,
     "mimo-1": "model.mtp_layers.0.",
@@ -36,16 +38,22 @@ DRAFTED = 4
 
 
 def weights(name, own):
-    """The checkpoint's tensors; the predicting layer's are below `own`."""
-    rows = json.loads((GOLDENS / "arch" / name / "weights.json").read_text())
-    rows = [row for row in rows if own == LAST or not row["name"].startswith(own)]
-    names = [row["name"].replace(LAST, own) for row in rows]
-    rows = [row | {"name": as_name} for row, as_name in zip(rows, names)]
+    """The checkpoint's tensors; the predicting layer's are below `own`. ERNIE's has no experts, but the first MLP."""
+    ernie = name.startswith("ernie")
+    rows = []
+    for row in json.loads((GOLDENS / "arch" / name / "weights.json").read_text()):
+        if (own != LAST and row["name"].startswith(own)) or (ernie and row["name"].startswith(LAST + "mlp.")):
+            continue
+        if ernie and row["name"].startswith("model.layers.0.mlp."):
+            rows.append(row | {"name": row["name"].replace("model.layers.0.", own)})
+        rows.append(row | {"name": row["name"].replace(LAST, own)})
     hidden = json.loads((GOLDENS / "arch" / name / "config.json").read_text())["hidden_size"]
+    extra = []
     for row in json.loads((GOLDENS / "mtp" / "weights.json").read_text()):
-        if row["name"].startswith(own):
-            rows.append(row | {"shape": [hidden] if len(row["shape"]) == 1 else [hidden, 2 * hidden]})
-    return {row["name"]: weight(row) for row in rows}
+        beside = row["name"].startswith("model.mtp_") and ".mtp_layers." not in row["name"]
+        if beside if ernie else row["name"].startswith(own):
+            extra.append(row | {"shape": [hidden] if len(row["shape"]) == 1 else [hidden, 2 * hidden]})
+    return {row["name"]: weight(row) for row in rows}, {row["name"]: weight(row) for row in extra}
 
 
 def load(name, tensors, folder):
@@ -55,6 +63,8 @@ def load(name, tensors, folder):
         tensors = {key: value for key, value in tensors.items() if ".indexer." not in key}
         for key in ("auto_map", "layer_types", "mlp_layer_types"):
             config.pop(key, None)
+    if config["model_type"] == "ernie4_5_moe":
+        config["moe_layer_end_index"] = 1  # the predicting layer has no experts
     (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
@@ -72,15 +82,17 @@ class Predictor:
         self.head = model.lm_head
         self.block = self.model.layers[2]
         self.model.layers = self.model.layers[:2]
-        mimo = "input_proj" in tensors
-        enorm, hnorm, proj, norm = (
-            ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm")
-            if mimo
-            else ("enorm", "hnorm", "eh_proj", "shared_head.norm")
-        )
-        self.enorm, self.hnorm, self.norm = (rms_norm(self.model.norm, tensors[n]) for n in (enorm, hnorm, norm))
-        self.proj = tensors[proj].float()
-        self.hidden_first = mimo
+
+        def tensor(*names):
+            found = [value for key, value in tensors.items() if any(name in key for name in names)]
+            return found[0] if found else None
+
+        self.enorm = rms_norm(self.model.norm, tensor("enorm", "token_layernorm", "emb_norm"))
+        self.hnorm = rms_norm(self.model.norm, tensor("hnorm", "hidden_layernorm", "hidden_norm"))
+        norm = tensor("shared_head.norm", "final_layernorm")
+        self.norm = self.model.norm if norm is None else rms_norm(self.model.norm, norm)
+        self.proj = tensor("_proj").float()
+        self.hidden_first = any("mtp_layers" in key for key in tensors)
 
     # Row i has hidden state i and token i + 1.
     def __call__(self, tokens, hidden):
@@ -101,10 +113,8 @@ class Predictor:
 def make(name):
     random = torch.Generator().manual_seed(hash_of(name) % 2**32)
     own = CASES[name]
-    tensors = weights(name, own)
-    extra = {key.removeprefix(own).removesuffix(".weight"): value for key, value in tensors.items()}
-    layer = {row["name"] for row in json.loads((GOLDENS / "mtp" / "weights.json").read_text())}
-    tensors = {key.replace(own, LAST): value for key, value in tensors.items() if key not in layer}
+    tensors, extra = weights(name, own)
+    tensors = {key.replace(own, LAST): value for key, value in tensors.items()}
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         model = load(name, tensors, pathlib.Path(folder))
         predictor = Predictor(model, extra)
