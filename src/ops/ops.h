@@ -33,6 +33,7 @@ namespace sluice::ops {
 
 struct SampleArgs;  // ops/sample.h
 struct FeedSampledArgs;
+struct CompressionOps;  // ops/compression.h
 
 // The extra rounding a matmul may apply to its inputs, beyond what its kernels always do. Kernels for few rows may skip
 // it.
@@ -126,8 +127,9 @@ struct Routing {
   enum class Score {
     kSoftmax,  // softmax over all experts
     kSigmoid,
-    kSparseMixer,  // the two largest logits; the score is a logit's share of a softmax over the logits close to it
-                   // (Phi-3.5 MoE, arXiv:2409.12136)
+    kSqrtSoftplus,  // sqrt(ln(1 + e^logit)) (DeepSeek-V4)
+    kSparseMixer,   // the two largest logits; the score is a logit's share of a softmax over the logits close to it
+                    // (Phi-3.5 MoE, arXiv:2409.12136)
   };
   int top_k = 0;
   Score score = Score::kSoftmax;
@@ -147,6 +149,9 @@ struct RouteArgs {
   Tensor weights;                     // out: [rows, top_k] fp32
   Tensor logits;                      // [rows, experts] fp32
   const float* correction = nullptr;  // [experts] or null: added to the scores for selection only (arXiv:2412.19437)
+  // [rows, top_k] fp32 or empty: the numbers of the experts of each row. They take the place of the selection. Only
+  // devices with Ops::compression accept them.
+  Tensor given{};
   Routing routing{};
 };
 
@@ -532,6 +537,8 @@ struct Ops : OpTable {
   // these sizes; all ranks decide alike. Null: never.
   bool (*all_reduce_norm)(Queue&, Communicator&, const Tensor& out, const Tensor& x, bool accumulate,
                           const RowNorm& norm) = nullptr;
+  // The ops of compressed attention. Null: the device lacks them, and models that need them are refused there.
+  const CompressionOps* compression = nullptr;
 };
 
 // The adapters of the rows that are computed at the moment.

@@ -1,6 +1,7 @@
 // The scalar reference: the simplest implementation of each op, against which tests compare every other backend. Sums
 // run in double precision and in index order; weights stay row-major. It is written to be correct, not fast.
 #include "ops/reference.h"
+#include "ops/compression.h"
 
 #include <algorithm>
 #include <cmath>
@@ -262,6 +263,7 @@ void add_blocks(Ops& ops, quant::CodecList<Codecs...>) {
 Ops make_ops() {
   Ops ops{kTable, {{&kFloat32, kMatmul<kFloat32>}, {&kBFloat16, kMatmul<kBFloat16>}, {&kFloat16, kMatmul<kFloat16>}}};
   add_blocks(ops, quant::AllCodecs{});
+  ops.compression = &kCompression;
   return ops;
 }
 

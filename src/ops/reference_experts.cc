@@ -47,7 +47,11 @@ class Router {
     float* weights = args_.weights.f32() + row * args_.weights.row_stride;
     if (routing_.score == Routing::Score::kSparseMixer) return mix_sparsely(chosen, weights);
     score();
-    choose();
+    if (args_.given.data != nullptr) {
+      take_given(row);
+    } else {
+      choose();
+    }
     float scale = routing_.scale;
     if (routing_.normalize) {
       float sum = 0;
@@ -63,7 +67,19 @@ class Router {
  private:
   void score() {
     if (routing_.score == Routing::Score::kSoftmax) return softmax(scores_);
+    if (routing_.score == Routing::Score::kSqrtSoftplus) {
+      for (float& s : scores_) s = std::sqrt(std::max(s, 0.0f) + std::log1p(std::exp(-std::abs(s))));
+      return;
+    }
     for (float& s : scores_) s = activate(Activation::kSigmoid, s);
+  }
+
+  void take_given(int64_t row) {
+    const float* given = args_.given.f32() + row * args_.given.row_stride;
+    const float last = static_cast<float>(scores_.size() - 1);
+    chosen_.clear();
+    for (int j = 0; j < routing_.top_k; ++j) chosen_.push_back(static_cast<int>(std::clamp(given[j], 0.0f, last)));
+    std::sort(chosen_.begin(), chosen_.end());
   }
 
   void choose() {

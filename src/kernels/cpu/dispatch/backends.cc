@@ -5,6 +5,7 @@
 #include "kernels/cpu/dispatch/pack.h"
 #include "kernels/cpu/dispatch/pack_int8.h"
 #include "kernels/cpu/kernels.h"
+#include "ops/compression.h"
 #include "quant/all.h"
 
 namespace sluice {
@@ -62,6 +63,7 @@ ops::Ops make_ops(const CpuKernels& kernels) {
                 {&kBFloat16, with_pack<kBFloat16>(kernels.matmul_bf16)},
                 {&kFloat16, with_pack<kFloat16>(kernels.matmul_fp16)}}};
   add_blocks(ops, kernels, quant::AllCodecs{});
+  ops.compression = &ops::reference::kCompression;
   return ops;
 }
 
