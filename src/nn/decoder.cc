@@ -248,8 +248,9 @@ class DecoderLm final : public Model {
   bool has_table() const { return spec_.positions == Positions::kLearned || spec_.positions == Positions::kSinusoidal; }
   // True if a sublayer's result must be computed on its own before it is added.
   bool separate(const std::string& post_norm, const Blend& blend) const {
-    return !post_norm.empty() || spec_.residual_scale != 1.0f || spec_.normed_residual || blend.kept != 1.0f ||
-           blend.added != 1.0f;
+    const bool replaces = blend.kept == 0.0f;
+    return !post_norm.empty() || spec_.residual_scale != 1.0f || spec_.normed_residual ||
+           (blend.kept != 1.0f && !replaces) || blend.added != 1.0f;
   }
 
   std::string embedding_name() const {
@@ -413,7 +414,7 @@ class DecoderLm final : public Model {
   template <class Sublayer>
   void add_sublayer(ops::Ctx& c, const Tensor& x, const Blend& blend, const std::string& post_norm, const Norm& norm,
                     const NextNorm* next, Sublayer&& sublayer) const {
-    if (!separate(post_norm, blend)) return sublayer(x, true, next);
+    if (!separate(post_norm, blend)) return sublayer(x, blend.kept != 0.0f, next);
     const Tensor part = c.arena.take(&kFloat32, x.shape);
     const NextNorm post{&norm, part};
     sublayer(part, false, post_norm.empty() ? nullptr : &post);

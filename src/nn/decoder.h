@@ -24,7 +24,8 @@ namespace sluice {
 // token separately. Some families have layers with only one of them.
 enum class Sublayers { kBoth, kTokenMixer, kMlp };
 
-// How a sublayer's result joins the residual stream: x = kept * x + added * sublayer(x).
+// How a sublayer's result joins the residual stream: x = kept * x + added * sublayer(x). With kept 0, the result
+// replaces the stream, and the sublayer's input has a norm.
 struct Blend {
   float kept = 1.0f;
   float added = 1.0f;

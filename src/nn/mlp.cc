@@ -43,8 +43,14 @@ Mlp::Mlp(const Weights& w, const MlpSpec& s, int hidden, bool sum, std::optional
   if (part && (s.sub_norm || s.gate_cutoff)) w.context().note_exchange(s.inner);
 }
 
-void clamped_product(ops::Ctx& c, const Tensor& out, const Tensor& gate_up, ops::Activation activation, float limit) {
-  ops::unary(c, gate_up.slice_columns(0, out.shape[1]), activation);
+void clamped_product(ops::Ctx& c, const Tensor& out, const Tensor& gate_up, ops::Activation activation, float limit,
+                     bool clamp_first) {
+  const Tensor gate = gate_up.slice_columns(0, out.shape[1]);
+  ops::unary(c, gate, activation);
+  if (clamp_first) {  // SiLU grows from zero on, and is above -0.3
+    CHECK(activation == ops::Activation::kSilu && limit > 1, "limit {}", limit);
+    ops::map(c, gate, ops::Map::kClamp, ops::activate(activation, limit));
+  }
   ops::map(c, gate_up, ops::Map::kClamp, limit);
   ops::glu(c, out, gate_up, ops::Activation::kIdentity);
 }
@@ -70,7 +76,7 @@ void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
       on_whole_rows(c, gate, whole_, [&](const Tensor& rows) { ops::gaussian_top_k(c, rows, *spec_.gate_cutoff); });
     }
     if (spec_.clamp > 0) {
-      clamped_product(c, inner, gate_up, spec_.activation, spec_.clamp);
+      clamped_product(c, inner, gate_up, spec_.activation, spec_.clamp, spec_.clamp_first);
     } else if (spec_.glu_limit > 0) {
       ops::clamped_glu(c, inner, gate_up, spec_.glu_alpha, spec_.glu_limit);
     } else {

@@ -21,6 +21,7 @@ struct MlpSpec {
   float gate_scale = 1.0f;                   // multiplies the gate before its activation
   std::optional<float> gate_cutoff{};        // applies ops::gaussian_top_k to the gate before its activation
   float clamp = 0.0f;                        // > 0: see clamped_product
+  bool clamp_first = false;                  // clamps the gate before its activation instead of after it
   float glu_alpha = 0.0f, glu_limit = 0.0f;  // limit > 0: uses ops::clamped_glu
   bool sub_norm = false;                     // norms the input of the output projection (tensor "ffn_sub_norm")
   NormSpec sub_norm_spec{};
@@ -30,9 +31,11 @@ struct MlpSpec {
   std::string out = "down_proj";
 };
 
-// out = clamp(activation(gate)) * clamp(up), where clamp(x) = min(max(x, -limit), limit). Overwrites gate_up, which is
-// [tokens, 2n], gate columns first.
-void clamped_product(ops::Ctx& c, const Tensor& out, const Tensor& gate_up, ops::Activation activation, float limit);
+// out = clamp(activation(gate)) * clamp(up), where clamp(x) = min(max(x, -limit), limit). With `clamp_first` it is
+// activation(min(gate, limit)) * clamp(up), for SiLU and limits above 1. Overwrites gate_up, which is [tokens, 2n],
+// gate columns first.
+void clamped_product(ops::Ctx& c, const Tensor& out, const Tensor& gate_up, ops::Activation activation, float limit,
+                     bool clamp_first);
 
 class Mlp {
  public:

@@ -15,9 +15,10 @@ namespace sluice {
 struct KvShape {
   int kv_heads = 0;
   int head_dim = 0;
-  int value_dim = 0;  // 0: values are columns of the keys and take no memory
-  int window = 0;     // > 0: a token never reads positions this many tokens or more before it
-  bool held = true;   // false: another stage of the pipeline computes the layer, so it has no memory here
+  int value_dim = 0;     // 0: values are columns of the keys and take no memory
+  int window = 0;        // > 0: a token never reads positions this many tokens or more before it
+  bool entries = false;  // values are no vectors of tokens (ops/compression.h), so they cannot have scales
+  bool held = true;      // false: another stage of the pipeline computes the layer, so it has no memory here
 };
 
 // How the layers of a model share blocks. A block of the pool has a number of places. Each place has room for the keys

@@ -31,14 +31,19 @@ MakeFeedForward experts_of(std::string name, MoeSpec spec) {
   };
 }
 
-Choice::Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction) {
+Choice::Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction,
+               const Tensor& given) {
   const int64_t tokens = logits.rows(), top_k = routing.top_k;
   experts = c.arena.take(&kInt32, {tokens, top_k});
   weights = c.arena.take(&kFloat32, {tokens, top_k});
   for (Tensor* t : {&entries, &rows, &places}) *t = c.arena.take(&kInt32, {tokens * top_k});
   starts = c.arena.take(&kInt32, {logits.shape[1] + 1});
-  ops::route(c,
-             {.experts = experts, .weights = weights, .logits = logits, .correction = correction, .routing = routing});
+  ops::route(c, {.experts = experts,
+                 .weights = weights,
+                 .logits = logits,
+                 .correction = correction,
+                 .given = given,
+                 .routing = routing});
   ops::group_by_expert(c, {.experts = experts, .entries = entries, .rows = rows, .places = places, .starts = starts});
 }
 
@@ -48,9 +53,9 @@ int64_t Choice::floats_per_token(const ops::Routing& routing, int experts) {
 
 Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
   LoadContext& context = w.context();
+  if (!s.correction.empty()) correction_ = Vector(context, w.vector(s.correction, s.correction_shape));
   if (!s.router.empty()) router_ = Linear(w, {{s.router, s.choices()}}, hidden, s.router_bias);
   if (!s.expert_scale.empty()) expert_scale_ = Vector(context, w.vector(s.expert_scale, s.experts));
-  if (!s.correction.empty()) correction_ = Vector(context, w.vector(s.correction, s.correction_shape));
   const std::optional<ExpertPart> part = expert_part(w, s);
   partial_ = part.has_value();
   inner_ = partial_ ? static_cast<int>(part->inner.count) : s.inner;
@@ -73,6 +78,7 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
                          .bias = s.shared_bias,
                          .activation = s.activation,
                          .clamp = s.shared_clamp,
+                         .clamp_first = s.clamp_first,
                          .glu_alpha = s.glu_alpha,
                          .glu_limit = s.glu_limit,
                          .in = s.shared_in,
@@ -135,21 +141,21 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
 }
 
 void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate,
-                     const NextNorm* next) const {
-  if (partial_) return sum_parts(c, out, x, logits, accumulate, next);
+                     const NextNorm* next, const Tensor& given) const {
+  if (partial_) return sum_parts(c, out, x, logits, given, accumulate, next);
   // Shared experts come last, so that the router's logits are used right behind the router (decode_kernel/builder.h).
-  run_chosen(c, out, x, logits, accumulate);
+  run_chosen(c, out, x, logits, given, accumulate);
   if (spec_.shared_inner > 0) run_shared(c, out, x, true);
   apply(c, next, out);
 }
 
-void Moe::sum_parts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate,
-                    const NextNorm* next) const {
+void Moe::sum_parts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, const Tensor& given,
+                    bool accumulate, const NextNorm* next) const {
   const bool shared = spec_.shared_inner > 0, summed = shared && shared_.partial(), last = summed || !shared;
   {
     Arena::Scope scope(c.arena);
     const Tensor mine = c.arena.take(&kFloat32, out.shape);
-    run_chosen(c, mine, x, logits, false);
+    run_chosen(c, mine, x, logits, given, false);
     if (summed) run_shared(c, mine, x, true);
     const bool normed = last && next != nullptr;
     const ops::RowNorm norm = normed ? next->norm->of_rows(next->out) : ops::RowNorm();
@@ -160,9 +166,10 @@ void Moe::sum_parts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tenso
   apply(c, next, out);
 }
 
-void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const {
+void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, const Tensor& given,
+                     bool accumulate) const {
   Arena::Scope scope(c.arena);
-  const Choice choice(c, logits, spec_, correction_.data());
+  const Choice choice(c, logits, spec_, correction_.data(), given);
   if (!expert_scale_.empty()) scale_weights(c, choice, expert_scale_);
   // Places are sorted by expert, so those of this rank's experts lie together.
   Tensor starts = choice.starts;
@@ -185,7 +192,7 @@ void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   if (!spec_.gated) {
     ops::unary(c, inner, spec_.activation);
   } else if (spec_.clamp > 0) {
-    clamped_product(c, inner, gate_up, spec_.activation, spec_.clamp);
+    clamped_product(c, inner, gate_up, spec_.activation, spec_.clamp, spec_.clamp_first);
   } else if (spec_.glu_limit > 0) {
     ops::clamped_glu(c, inner, gate_up, spec_.glu_alpha, spec_.glu_limit);
   } else {

@@ -38,6 +38,7 @@ struct MoeSpec : ops::Routing {
   ops::Activation activation = ops::Activation::kSilu;
   float glu_alpha = 0.0f, glu_limit = 0.0f;  // limit > 0: uses ops::clamped_glu, in the shared expert too
   float clamp = 0.0f, shared_clamp = 0.0f;   // > 0: see clamped_product; of experts, and of the shared expert
+  bool clamp_first = false;                  // see clamped_product
   float logit_cap = 0.0f;                    // > 0: soft cap on the router's logits
   // The router's last outputs stand for this many experts that return their input (zero experts: LongCat-Flash,
   // arXiv:2509.01322). They have no weights.
@@ -68,7 +69,8 @@ struct Choice {
   Tensor entries, rows, places, starts;  // see ops::GroupByExpertArgs
 
   // Computes the choice from the router's logits, in the arena.
-  Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction = nullptr);
+  Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction = nullptr,
+         const Tensor& given = {});
   // Arena floats per token. Counts `starts` per token too, although there is only one.
   static int64_t floats_per_token(const ops::Routing& routing, int experts);
 };
@@ -80,9 +82,13 @@ class Moe {
   // out = or += moe(x), then `next`
   void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate,
                   const NextNorm* next = nullptr) const;
-  // Like the above, with router logits [tokens, experts] computed elsewhere.
+  // Like the above, with router logits [tokens, experts] computed elsewhere. `given`: see ops::RouteArgs.
   void operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate,
-                  const NextNorm* next = nullptr) const;
+                  const NextNorm* next = nullptr, const Tensor& given = {}) const;
+  // Like the first one, with the experts of each row.
+  void with_given(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& given, bool accumulate) const {
+    (*this)(c, out, x, router_(c, x), accumulate, nullptr, given);
+  }
   static int64_t floats_per_token(const MoeSpec& spec, int hidden);  // arena floats
 
  private:
@@ -92,11 +98,12 @@ class Moe {
   void scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const;
   // Multiplies the weights of chosen experts by the experts' own factors [experts].
   void scale_weights(ops::Ctx& c, const Choice& choice, const Vector& factors) const;
-  void run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate) const;
+  void run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, const Tensor& given,
+                  bool accumulate) const;
   void run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
   // Runs both on ranks that have summands.
-  void sum_parts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate,
-                 const NextNorm* next) const;
+  void sum_parts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, const Tensor& given,
+                 bool accumulate, const NextNorm* next) const;
 
   MoeSpec spec_;
   Linear router_, shared_gate_;
