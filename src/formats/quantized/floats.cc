@@ -20,6 +20,16 @@ void fp4_matrices(QuantizedTensors& t) {
   }
 }
 
+// Reads DeepSeek-V4's experts: as in MXFP4, with NAME.scale.
+void fp4_experts(QuantizedTensors& t) {
+  for (const std::string& name : t.modules(".scale")) {
+    const TensorEntry* weight = t.find(name + ".weight");
+    if (weight == nullptr || (weight->dtype != &kInt8 && weight->dtype != &kUInt8)) continue;
+    const TensorEntry packed = t.take(name + ".weight", weight->dtype, 0, 0), scale = t.take(name + ".scale");
+    t.add(fp4_entry(name + ".weight", packed, scale, 1.0f));
+  }
+}
+
 void check_one_of(const Config& config, const char* key, const std::string& value,
                   std::initializer_list<const char*> known) {
   std::string names;
@@ -42,6 +52,7 @@ void read_fp8(QuantizedTensors& t) {
                   "scale_fmt", "kv_cache_scheme"});
   check_read(config);
   t.floats();
+  fp4_experts(t);
 }
 
 void read_fbgemm_fp8(QuantizedTensors& t) {

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "sluice/error.h"
@@ -119,9 +121,23 @@ void AwqFields::read(const MatrixTile& tile, uint8_t* to) const {
   }
 }
 
+namespace {
+
+// Powers of two, stored as exponents with a bias.
+void decode_exponents(const std::byte* from, std::vector<float>& to) {
+  constexpr int kBias = 127, kNan = 255;
+  for (float& value : to) {
+    const auto exponent = std::to_integer<int>(*from++);
+    value = exponent == kNan ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, exponent - kBias);
+  }
+}
+
+}  // namespace
+
 Scales::Scales(const TensorEntry& entry, int64_t outputs, bool transposed)
     : values_(static_cast<size_t>(entry.shape.elements())), transposed_(transposed) {
-  if (entry.dtype != &kFloat32 && entry.dtype != &kBFloat16 && entry.dtype != &kFloat16) {
+  const bool exponents = entry.dtype == &kFloat8E8M0;
+  if (entry.dtype != &kFloat32 && entry.dtype != &kBFloat16 && entry.dtype != &kFloat16 && !exponents) {
     refuse(entry, fmt::format("scales of type {} are not supported (expected a float type)", entry.dtype->name));
   }
   int64_t rows = 1;
@@ -132,7 +148,11 @@ Scales::Scales(const TensorEntry& entry, int64_t outputs, bool transposed)
   by_output_ = rows == 1 ? 0 : 1;
   rows_ = rows;
   count_ = static_cast<int64_t>(values_.size()) / rows;
-  to_float(entry.dtype, entry.data, values_.data(), values_.size());
+  if (exponents) {
+    decode_exponents(entry.data, values_);
+  } else {
+    to_float(entry.dtype, entry.data, values_.data(), values_.size());
+  }
 }
 
 int64_t group_size(const TensorEntry& entry, int64_t inputs, int64_t groups) {
@@ -226,7 +246,11 @@ void QuantizedTensors::floats() {
 
 void QuantizedTensors::float_matrix(const std::string& name) {
   const TensorEntry weight = take(name + ".weight", &kFloat8E4M3, 0, 0);
-  const TensorEntry scale = take(name + (has(name + ".weight_scale_inv") ? ".weight_scale_inv" : ".weight_scale"));
+  std::string ending = ".weight_scale";
+  for (const char* other : {".weight_scale_inv", ".scale"}) {
+    if (has(name + other)) ending = other;
+  }
+  const TensorEntry scale = take(name + ending);
   const int64_t outputs = weight.shape[0], inputs = weight.shape[1];
   int64_t block_outputs = 1, block_inputs = inputs;
   const int64_t parts = name.ends_with(".qkv_proj") ? qkv_parts : 1;

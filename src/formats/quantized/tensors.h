@@ -95,7 +95,7 @@ class QuantizedTensors {
 
   // Throws when floats() does not support the block size.
   void check_block(const char* key, const Config& where) const;
-  // Adds every matrix of 8-bit floats: NAME.weight with NAME.weight_scale or NAME.weight_scale_inv.
+  // Adds every matrix of 8-bit floats: NAME.weight with NAME.weight_scale, NAME.weight_scale_inv or NAME.scale.
   void floats();
 
  private:

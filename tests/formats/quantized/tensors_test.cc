@@ -134,5 +134,50 @@ TEST(Fp8Blocks, BeginAnewInEveryPartOfAFusedProjection) {
   EXPECT_THROW(read(Json::object()), Error);  // three blocks of 260 rows
 }
 
+// DeepSeek-V4: scales are powers of two in NAME.scale, per block of 8-bit floats, and per 32 inputs of 4-bit floats.
+TEST(DeepseekV4, ScalesArePowersOfTwo) {
+  constexpr int64_t kRows = 130, kColumns = 256;
+  const std::vector<uint8_t> ones(static_cast<size_t>(kRows * kColumns), 0x38);  // 1.0
+  const std::vector<uint8_t> scales = {127, 128, 126, 130};                      // 1, 2, 1/2, 8
+  const std::vector<uint8_t> pairs(2 * 32, 0x52);              // 1.0 in the low half, 3.0 in the high half
+  const std::vector<uint8_t> of_pairs = {127, 128, 126, 127};  // two rows of two groups
+  TensorMap tensors;
+  const auto put = [&](const char* name, DType type, const Shape& shape, const std::vector<uint8_t>& values) {
+    TensorEntry out;
+    out.name = name, out.dtype = type, out.shape = shape;
+    out.data = reinterpret_cast<const std::byte*>(values.data());
+    out.bytes = values.size();
+    tensors.emplace(name, out);
+  };
+  put("a.wq_a.weight", &kFloat8E4M3, {kRows, kColumns}, ones);
+  put("a.wq_a.scale", &kFloat8E8M0, {2, 2}, scales);
+  put("a.w1.weight", &kInt8, {2, 32}, pairs);
+  put("a.w1.scale", &kFloat8E8M0, {2, 2}, of_pairs);
+  const Json model = {
+      {"quantization_config",
+       {{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"scale_fmt", "ue8m0"}, {"weight_block_size", {128, 128}}}}};
+  read_quantized(Config(model, "config.json"), tensors);
+  EXPECT_EQ(tensors.size(), 2u);
+  ThreadPool pool(1);
+  const auto row_of = [&](const char* name, int64_t row) {
+    Buffer memory;
+    const Tensor rows = tensors.at(name).rows_in_memory(row, 1, pool, memory).front();
+    std::vector<float> values(static_cast<size_t>(rows.shape[1]));
+    to_float(rows.dtype, rows.data, values.data(), values.size());
+    return values;
+  };
+  EXPECT_EQ(row_of("a.wq_a.weight", 0).front(), 1.0f);
+  EXPECT_EQ(row_of("a.wq_a.weight", 0).back(), 2.0f);
+  EXPECT_EQ(row_of("a.wq_a.weight", 129).front(), 0.5f);
+  EXPECT_EQ(row_of("a.wq_a.weight", 129).back(), 8.0f);
+  const std::vector<float> first = row_of("a.w1.weight", 0), second = row_of("a.w1.weight", 1);
+  ASSERT_EQ(first.size(), 64u);
+  EXPECT_EQ(first[0], 1.0f);
+  EXPECT_EQ(first[1], 3.0f);
+  EXPECT_EQ(first[33], 6.0f);
+  EXPECT_EQ(second[1], 1.5f);
+  EXPECT_EQ(second[62], 1.0f);
+}
+
 }  // namespace
 }  // namespace sluice::tensors_test
