@@ -484,6 +484,12 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   LoadContext context = context_for(options, plan, sites.get(), /*dry=*/true);
   const std::unique_ptr<Model> model = build_model(plan, context, options.max_model_len);
   note_model(plan, *model, context);
+  if (plan.kv_dtype == &kInt8 && std::ranges::any_of(plan.shape.kv, &KvShape::entries)) {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("--kv-cache-dtype int8: not supported for the family {} (expected one of: auto, float32, "
+                            "bfloat16, float16, fp8, fp8_e5m2)",
+                            plan.shape.family));
+  }
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
   plan_vectors(options, plan);
   plan_prompt_vectors(options, plan);

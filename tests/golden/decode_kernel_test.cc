@@ -65,6 +65,7 @@ void expect_as_exact(const ArchGolden& golden, const Errors& launches, const Err
 
 TEST_P(Programs, AreAsExactAsLaunches) {
   if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
+  if (!runs_on(GetParam(), ops::select_backend(""))) GTEST_SKIP() << "it lacks ops of " << GetParam();
   const ArchGolden golden(GetParam());
   expect_as_exact(golden, errors_of(golden, "0"), errors_of(golden, "1"));
 }
@@ -72,6 +73,7 @@ TEST_P(Programs, AreAsExactAsLaunches) {
 // Sums over the ranks are a part of the kernel.
 TEST_P(Programs, OfRanksAreAsExactAsLaunchesOfOneProcess) {
   if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
+  if (!runs_on(GetParam(), ops::select_backend(""))) GTEST_SKIP() << "it lacks ops of " << GetParam();
   const ArchGolden golden(GetParam());
   expect_as_exact(golden, errors_of(golden, "0"), errors_of(golden, "1", 2));
 }

@@ -225,6 +225,7 @@ std::vector<std::tuple<std::string, Way, std::string>> cases() {
   std::vector<std::tuple<std::string, Way, std::string>> all;
   for (const std::string& backend : rank_backends()) {
     for (const std::string& name : golden_names(arch_goldens())) {
+      if (!runs_on(name, ops::select_backend(backend))) continue;
       for (const Way& way : kWays) {
         if (way.experts && !has_experts(name)) continue;
         if (way.tensor * way.pipeline > most || (way.pipeline > 1 && has_one_stage(name))) continue;

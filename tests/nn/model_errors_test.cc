@@ -228,6 +228,37 @@ TEST(ModelErrors, SettingsOfSingleLayersAreChecked) {
   expect_error(set("block_configs", nullptr), "block_configs", name);
 }
 
+TEST(ModelErrors, CompressedAttentionIsChecked) {
+  const char* const name = "deepseek_v4-1";
+  expect_error(set("layer_types", {"full_attention", "sliding_attention", "sliding_attention"}), "full_attention",
+               name);
+  expect_error(set("layer_types", {"sliding_attention"}), "layer_types", name);
+  expect_error(set("mlp_layer_types", {"dense", "moe", "moe"}), "mlp_layer_types", name);
+  expect_error(set("num_key_value_heads", 2), "num_key_value_heads", name);
+  expect_error(set("n_shared_experts", 2), "n_shared_experts", name);
+  expect_error(set("o_groups", 3), "o_groups", name);
+  expect_error(set("scoring_func", "softmax"), "scoring_func", name);
+  expect_error(set("norm_topk_prob", false), "norm_topk_prob", name);
+  expect_error(set("swiglu_limit", 0.5), "swiglu_limit", name);
+  expect_error(set("hc_sinkhorn_iters", 0), "hc_sinkhorn_iters", name);
+  expect_error(set("qk_rope_head_dim", 16), "qk_rope_head_dim", name);
+  expect_error(set("compress_rates", {{"compressed_sparse_attention", 8}}), "compressor.ape", name);
+  // Published configurations have other names of the same settings.
+  const auto published = [](Json& config) {
+    for (const char* key :
+         {"layer_types", "mlp_layer_types", "compress_rates", "rope_parameters", "partial_rotary_factor"}) {
+      config.erase(key);
+    }
+    config.update({{"compress_ratios", {0, 4, 128, 0}},
+                   {"compress_rate_hca", 16},
+                   {"num_hash_layers", 1},
+                   {"expert_dtype", nullptr},
+                   {"topk_method", "noaux_tc"},
+                   {"rope_scaling", {{"type", "yarn"}, {"factor", 16}, {"original_max_position_embeddings", 64}}}});
+  };
+  EXPECT_EQ(error_of({.config = published}, name), "");
+}
+
 TEST(ModelErrors, RecurrentLayersAreChecked) {
   expect_error(set("conv_kernel", 17), "conv_kernel", "mamba");
   expect_error(set("intermediate_size", 100), "in_proj.weight", "mamba");

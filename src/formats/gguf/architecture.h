@@ -109,7 +109,8 @@ class GgufConfig {
   // speculative decoding. They do not change the results, so they are not counted as layers and their tensors are
   // skipped.
   void sizes(Causal wanted = Causal::kYes);
-  void heads();  // num_attention_heads, num_key_value_heads, head_dim
+  void all_blocks_are_layers();  // after sizes(), for files that count such layers and do not store them
+  void heads();                  // num_attention_heads, num_key_value_heads, head_dim
   // The same where layers have kv heads of their own, and values a width of their own, which are not read. Returns the
   // kv heads of each layer; 0: it has no attention.
   std::vector<int64_t> heads_by_layer();

@@ -157,6 +157,8 @@ void GgufConfig::keep_predicting_blocks(std::span<const TensorRule> rules) {
   tensors.insert(tensors.begin(), rules);
 }
 
+void GgufConfig::all_blocks_are_layers() { hf["num_hidden_layers"] = layers_ = blocks_; }
+
 void GgufConfig::heads() {
   hf["num_attention_heads"] = heads_ = integer("attention.head_count");
   kv_heads_ = heads_;
