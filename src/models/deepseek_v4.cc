@@ -289,7 +289,9 @@ void name_tensors(const LoadContext& context, DecoderSpec& s) {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   if (context.ops.compression == nullptr) {
-    config.refuse("model_type", "deepseek_v4 runs on CPUs only: the backend has no ops of compressed attention");
+    config.refuse("model_type",
+                  "deepseek_v4 runs on CPUs only: this backend has no ops of compressed attention "
+                  "(expected --backend cpu-avx512 or another one of CPUs)");
   }
   DecoderSpec s = read_sizes(config, "deepseek_v4",
                              {.inner = nullptr, .default_max_positions = 1048576, .heads_divide_hidden = false});

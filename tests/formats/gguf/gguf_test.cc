@@ -622,6 +622,66 @@ TEST_F(GgufCheckpointTest, KimisDeltaAttentionIsWhereThereAreNoKvHeads) {
   EXPECT_THAT(refused ? refused->message : "", HasSubstr("expert_gating_func"));
 }
 
+// DeepSeek-V4: files count the layers that predict further tokens, whether or not they have them.
+TEST_F(GgufCheckpointTest, DeepseekV4HasPublishedNames) {
+  const std::string a = "deepseek4.";
+  const auto file = [&](uint32_t gating, float second_limit, bool predicts) {
+    Writer w;
+    w.header(predicts ? 8 : 7, 34).key_text("general.architecture", "deepseek4");
+    w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 64).key_u32(a + "block_count", 2);
+    w.key_u32(a + "nextn_predict_layers", 1).key_u32(a + "attention.head_count", 2);
+    w.key_u32(a + "attention.head_count_kv", 1).key_u32(a + "attention.key_length", 32);
+    w.key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f).key_u32(a + "rope.dimension_count", 8);
+    w.key_f32(a + "rope.freq_base", 1e4f).key_text(a + "rope.scaling.type", "yarn");
+    w.key_f32(a + "rope.scaling.factor", 16).key_u32(a + "rope.scaling.original_context_length", 32);
+    w.key_f32(a + "attention.compress_rope_freq_base", 1.6e5f).key_u32(a + "attention.q_lora_rank", 24);
+    w.key_u32(a + "attention.output_lora_rank", 16).key_u32(a + "attention.output_group_count", 2);
+    w.key(a + "attention.compress_ratios", 9).number(4u).number<uint64_t>(3).number(4u).number(128u).number(0u);
+    w.key_u32(a + "attention.sliding_window", 12).key_u32(a + "attention.indexer.head_count", 4);
+    w.key_u32(a + "attention.indexer.key_length", 16).key_u32(a + "attention.indexer.top_k", 6);
+    w.key_u32(a + "hyper_connection.count", 4).key_u32(a + "hyper_connection.sinkhorn_iterations", 20);
+    w.key_f32(a + "hyper_connection.epsilon", 1e-6f).key_u32(a + "expert_count", 4);
+    w.key_u32(a + "expert_used_count", 2).key_u32(a + "expert_shared_count", 1);
+    w.key_u32(a + "expert_feed_forward_length", 8).key_f32(a + "expert_weights_scale", 1.5f);
+    w.key_u32(a + "expert_gating_func", gating).key_u32(a + "hash_layer_count", 1);
+    w.key(a + "swiglu_clamp_exp", 9).number(6u).number<uint64_t>(2).number(10.0f).number(second_limit);
+    std::vector<Named> tensors = {{"token_embd.weight", {64, 10}},
+                                  {"output_hc_fn.weight", {256, 4}},
+                                  {"blk.0.hc_attn_base.weight", {24}},
+                                  {"blk.0.attn_compressor_ape.weight", {64, 4}},
+                                  {"blk.0.ffn_gate_tid2eid.weight", {2, 10}},
+                                  {"blk.1.exp_probs_b.bias", {4}},
+                                  {"blk.1.ffn_down_exps.weight", {8, 64, 4}}};
+    if (predicts) tensors.push_back({"blk.1.nextn.enorm.weight", {64}});
+    return with_tensors(w, tensors);
+  };
+  const auto checkpoint = open_checkpoint(write("m.gguf", file(4, 10.0f, false)));
+  const Config& config = checkpoint->config;
+  EXPECT_EQ(config.at<int>("num_hidden_layers"), 2);
+  EXPECT_EQ(config.at<std::vector<int>>("compress_ratios"), (std::vector<int>{4, 128, 0}));
+  EXPECT_EQ(config.at<std::string>("scoring_func"), "sqrtsoftplus");
+  EXPECT_EQ(config.at<double>("swiglu_limit"), 10.0);
+  EXPECT_EQ(config.object("rope_scaling").at<double>("attention_factor"), 1.0);
+  const auto shape = [&](const std::string& name) {
+    const TensorEntry* entry = checkpoint->find(name);
+    return entry != nullptr ? entry->shape.str() : name;
+  };
+  EXPECT_EQ(shape("embed.weight"), "[10, 64]");
+  EXPECT_EQ(shape("hc_head_fn"), "[4, 256]");
+  EXPECT_EQ(shape("layers.0.hc_attn_base"), "[24]");
+  EXPECT_EQ(shape("layers.0.attn.compressor.ape"), "[4, 64]");
+  EXPECT_EQ(shape("layers.0.ffn.gate.tid2eid"), "[10, 2]");
+  EXPECT_EQ(shape("layers.1.ffn.gate.bias"), "[4]");
+  EXPECT_EQ(shape("layers.1.ffn.experts.3.w2.weight"), "[64, 8]");
+  EXPECT_EQ(open_checkpoint(write("m.gguf", file(4, 10.0f, true)))->config.at<int>("num_hidden_layers"), 1);
+  const auto error = [&](uint32_t gating, float limit) {
+    const auto refused = failure([&] { open_checkpoint(write("m.gguf", file(gating, limit, false))); });
+    return refused ? refused->message : "";
+  };
+  EXPECT_THAT(error(1, 10.0f), HasSubstr("expert_gating_func"));
+  EXPECT_THAT(error(4, 9.0f), HasSubstr("swiglu_clamp_exp"));
+}
+
 // Nemotron 3: a nonzero width makes a layer of experts, with a latent stream where the file has one.
 TEST_F(GgufCheckpointTest, NemotronsExpertsAreWhereThereIsAWidth) {
   const std::string a = "nemotron_h_moe.";
