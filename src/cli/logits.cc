@@ -72,6 +72,7 @@ int logits(Arguments a) {
   }
   Runner runner(loaded);
   if (adapter != nullptr) {
+    name_modules(*adapter, *loaded.plan.checkpoint);
     check_adapter(*adapter, *loaded.adapters, *loaded.plan.checkpoint);
     runner.add_adapter(adapter);
     prepare_adapter(*adapter, *loaded.adapters, *loaded.plan.checkpoint, *loaded.plan.queue);
@@ -100,7 +101,7 @@ std::function<int()> declare(CLI::App& app) {
   add_model(app, a->engine);
   add_engine_options(app, a->engine);
   app.add_option("--ids", a->ids, "token ids, separated by spaces")->required();
-  app.add_option("--lora", a->adapter, "folder of an adapter (LoRA) that changes the model");
+  app.add_option("--lora", a->adapter, "folder or GGUF file of an adapter (LoRA) that changes the model");
   app.add_option("--chunk", a->chunk, "tokens per step (0: all in one step, at most 512)");
   app.add_option("-o,--output", a->output, "safetensors file to write to")->required();
   return [a] { return logits(*a); };

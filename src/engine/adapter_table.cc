@@ -19,6 +19,7 @@ namespace {
 
 std::shared_ptr<const Adapter> AdapterTable::read(const std::string& folder) const {
   std::shared_ptr<Adapter> adapter = read_adapter(folder);
+  name_modules(*adapter, *model_.plan.checkpoint);
   check_adapter(*adapter, *model_.adapters, *model_.plan.checkpoint);
   on_read_(adapter);
   prepare_apart(*adapter, model_);
@@ -107,7 +108,7 @@ void AdapterTable::keep(Entry& entry, std::shared_ptr<const Adapter> adapter) {
 std::pair<std::string, std::string> parse_lora_module(const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == text.size()) {
-    throw Error(ErrorCode::kInvalidRequest, fmt::format("--lora-modules: '{}' is not of the form name=folder", text));
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("--lora-modules: '{}' is not of the form name=path", text));
   }
   return {text.substr(0, equals), text.substr(equals + 1)};
 }

@@ -53,7 +53,7 @@ class AdapterTable {
   uint64_t asked_ = 0;
 };
 
-// "name=folder" in its two parts. Throws Error(kInvalidRequest).
+// "name=path" in its two parts. Throws Error(kInvalidRequest).
 std::pair<std::string, std::string> parse_lora_module(const std::string& text);
 
 }  // namespace sluice

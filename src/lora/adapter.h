@@ -1,4 +1,5 @@
-// Low-rank adapters in the format of Hugging Face's peft: adapter_config.json and adapter_model.safetensors.
+// Low-rank adapters: in the format of Hugging Face's peft, adapter_config.json and adapter_model.safetensors, or as a
+// GGUF file.
 #pragma once
 
 #include <cstdint>
@@ -38,22 +39,28 @@ struct Adapter {
     LoraExtra what{};
     Buffer weight{}, bias{}, rows{};  // its memory
   };
-  std::string folder;
+  std::string folder;  // or its file
   std::string digest;  // SHA-256 of its files, in hexadecimal
+  std::string gguf;    // the architecture by whose names a GGUF file calls the modules; empty: they have their own
   std::vector<Module> modules;
   int rank = 0;                                // the largest one of its modules
   std::vector<std::unique_ptr<Extra>> extras;  // of modules that are not plain, made by prepare_adapter
 };
 
-// Throws Error(kUnsupportedModel) that names the key or the tensor that is not supported, Error(kCorruptFile) for files
-// that contradict themselves, Error(kNotFound) if the folder has no adapter.
-std::shared_ptr<Adapter> read_adapter(const std::string& folder);
+// Reads peft's folder or a GGUF file. Throws Error(kUnsupportedModel) that names the key or the tensor that is not
+// supported, Error(kCorruptFile) for files that contradict themselves, Error(kNotFound) if there is no adapter.
+std::shared_ptr<Adapter> read_adapter(const std::string& path);
+
+// Gives the modules of an adapter from GGUF their names in the model, and their rows its order; others stay as they
+// are. Throws Error(kUnsupportedModel) that names the key or tensor, also if the adapter is of another architecture.
+void name_modules(Adapter& adapter, const Checkpoint& model);
 
 // The places of a module of an adapter, which multimodal models may call otherwise; none if adapters cannot change it.
 std::vector<LoraSites::Place> places_of(const LoraSites& sites, const Adapter::Module& module);
 
-// Checks that the model has the adapter's modules, that their shapes and the weights that they were trained on agree,
-// and that its rank is within the sites'. Throws Error(kUnsupportedModel) that names the tensor.
+// Checks that the model has the adapter's modules, which have their names in it, that their shapes and the weights that
+// they were trained on agree, and that its rank is within the sites'. Throws Error(kUnsupportedModel) that names the
+// tensor.
 void check_adapter(const Adapter& adapter, const LoraSites& sites, const Checkpoint& model);
 
 std::vector<float> row_lengths(const std::vector<float>& matrix, int64_t rows);

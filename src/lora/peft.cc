@@ -14,13 +14,12 @@
 #include "base/sha256.h"
 #include "formats/safetensors.h"
 #include "grammar/automaton.h"
-#include "lora/adapter.h"
+#include "lora/adapter_formats.h"
 #include "sluice/error.h"
 
 namespace sluice {
 namespace {
 
-constexpr int kMostRank = 1024;
 constexpr size_t kMostName = 512;  // bytes of a tensor's name
 
 // Keys that are read below.
@@ -359,13 +358,13 @@ void read_modules(Adapter& adapter, const Config& config, const std::string& fil
 
 }  // namespace
 
-std::shared_ptr<Adapter> read_adapter(const std::string& folder) {
+std::shared_ptr<Adapter> read_peft_adapter(const std::string& folder) {
   const std::string config_file = folder + "/adapter_config.json", file = folder + "/adapter_model.safetensors";
   for (const std::string& needed : {config_file, file}) {
     if (!std::filesystem::is_regular_file(needed)) {
       throw Error(ErrorCode::kNotFound,
                   fmt::format("{}: no such file (an adapter is a folder with adapter_config.json and "
-                              "adapter_model.safetensors)",
+                              "adapter_model.safetensors, or a GGUF file)",
                               needed));
     }
   }

@@ -187,7 +187,7 @@ TEST(Adapters, AreRefusedByName) {
   EXPECT_THAT(message([] { engine_with([](EngineOptions& o) { o.max_lora_rank = 8; }); }),
               HasSubstr("rank 16 is above --max-lora-rank 8"));
   EXPECT_THAT(message([] { engine_with([](EngineOptions& o) { o.lora_modules = {"pirate"}; }); }),
-              HasSubstr("'pirate' is not of the form name=folder"));
+              HasSubstr("'pirate' is not of the form name=path"));
   const std::unique_ptr<Engine> plain = engine_with([](EngineOptions& o) { o.lora_modules.clear(); });
   EXPECT_THAT(message([&] { plain->load_adapter("x", folder_of("json")); }), HasSubstr("--enable-lora"));
 }

@@ -1,5 +1,5 @@
 // Adapters that peft made, of the architectures of tests/goldens/arch: the logits are transformers' and peft's.
-// tests/tools/make_lora_goldens.py makes them.
+// tests/tools/make_lora_goldens.py makes them. Some were converted to GGUF by llama.cpp.
 #include <gtest/gtest.h>
 
 #include "base/json.h"
@@ -38,7 +38,9 @@ TEST_P(AdapterGoldens, GivePeftsLogits) {
   ThreadPool pool(2, /*pin=*/false);
   LoadedModel model = load_model(options, pool);
   Runner runner(model);
-  const std::shared_ptr<Adapter> adapter = read_adapter(folder);
+  const std::string gguf = folder + "/adapter.gguf";
+  const std::shared_ptr<Adapter> adapter = read_adapter(std::filesystem::exists(gguf) ? gguf : folder);
+  name_modules(*adapter, *model.plan.checkpoint);
   check_adapter(*adapter, *model.adapters, *model.plan.checkpoint);
   prepare_apart(*adapter, model);
   runner.place_adapter(*adapter, 1);

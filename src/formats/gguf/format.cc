@@ -1,5 +1,7 @@
 // GGUF checkpoints: one file, or parts NAME-00001-of-00003.gguf, mapped and translated to Hugging Face's configuration
 // and tensor names.
+#include "formats/gguf/format.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,8 +14,6 @@
 #include "formats/gguf/tensors.h"
 #include "formats/gguf/text.h"
 #include "sluice/error.h"
-
-namespace sluice {}  // namespace sluice
 
 namespace sluice::gguf::format {
 namespace {
@@ -84,6 +84,7 @@ class GgufCheckpoint : public Checkpoint {
   }
 
   std::string tokenizer_config() const override { return gguf_tokenizer_config(file_.metadata); }
+  const GgufFile& file() const { return file_; }
 
  private:
   [[noreturn]] void refuse_architecture(const std::string& name) const {
@@ -166,3 +167,12 @@ const Registry<CheckpointFormat> registered{format};
 
 }  // namespace
 }  // namespace sluice::gguf::format
+
+namespace sluice {
+
+const GgufFile* gguf_file_of(const Checkpoint& checkpoint) {
+  const auto* gguf = dynamic_cast<const gguf::format::GgufCheckpoint*>(&checkpoint);
+  return gguf != nullptr ? &gguf->file() : nullptr;
+}
+
+}  // namespace sluice

@@ -11,15 +11,6 @@
 namespace sluice {
 namespace {
 
-const TensorRule* find_rule(const GgufConfig& config, std::string_view base) {
-  for (const std::span<const TensorRule> table : config.tensors) {
-    for (const TensorRule& rule : table) {
-      if (rule.gguf == base) return &rule;
-    }
-  }
-  return nullptr;
-}
-
 std::string replaced(std::string text, std::string_view what, std::string_view with) {
   const size_t at = text.find(what);
   if (at != std::string::npos) text.replace(at, what.size(), with);
@@ -60,6 +51,15 @@ GgufTensors::Name GgufTensors::parse(std::string_view name) {
   return out;
 }
 
+const TensorRule* GgufTensors::rule_of(const GgufConfig& config, std::string_view base) {
+  for (const std::span<const TensorRule> table : config.tensors) {
+    for (const TensorRule& rule : table) {
+      if (rule.gguf == base) return &rule;
+    }
+  }
+  return nullptr;
+}
+
 GgufTensors::GgufTensors(const GgufFile& file, const GgufConfig& config)
     : file_(file),
       heads_(config.heads_),
@@ -72,7 +72,7 @@ GgufTensors::GgufTensors(const GgufFile& file, const GgufConfig& config)
     const Name name = parse(entry.name);
     const bool predicting = !name.layer.empty() && name.layer.size() < 10 && config.predicts(std::stoll(name.layer));
     if (predicting && !config.keeps_predicting_blocks()) continue;
-    const TensorRule* rule = find_rule(config, name.base);
+    const TensorRule* rule = rule_of(config, name.base);
     if (predicting && rule == nullptr) continue;
     if (rule == nullptr) refuse(entry, "unknown tensor for this architecture");
     apply(*rule, name, entry);

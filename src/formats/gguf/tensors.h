@@ -19,12 +19,15 @@ class GgufTensors {
   // Returns the memory of computed tensors. Entries point into it.
   std::vector<std::vector<float>> take_owned() { return std::move(owned_); }
 
- private:
   struct Name {
     std::string base, suffix;  // "blk.{}.attn_q", ".weight"
     std::string layer;         // "12", or empty
   };
   static Name parse(std::string_view name);
+  // Returns the rule of a tensor of that base name; null: the architecture has no such tensor.
+  static const TensorRule* rule_of(const GgufConfig& config, std::string_view base);
+
+ private:
   [[noreturn]] void refuse(const TensorEntry& entry, const std::string& message) const;
   void add(TensorEntry entry, std::string name);
   void apply(const TensorRule& rule, const Name& name, TensorEntry entry);

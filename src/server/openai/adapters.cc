@@ -1,4 +1,4 @@
-// /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them. Only folders below --lora-root are read.
+// /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them. Only what is below --lora-root is read.
 #include <fmt/core.h>
 
 #include <filesystem>
@@ -27,31 +27,33 @@ constexpr Parameter kLoad[] = {kName,
                                 .max_bytes = 4096,
                                 .required = true,
                                 .fallback = "required",
-                                .help = "the adapter's folder, below --lora-root",
+                                .help = "the adapter's folder or GGUF file, below --lora-root",
                                 .set = assign<&AdapterFields::path>}};
 constexpr Parameter kUnload[] = {kName};
 
-// The folder that the path stands for, without symbolic links.
-std::string folder_below(std::string_view root, const std::string& path) {
+// The folder or GGUF file that the path stands for, without symbolic links.
+std::string place_below(std::string_view root, const std::string& path) {
   if (root.empty()) {
     throw ApiError{.status = 403,
                    .message = "Adapters can be loaded only if the server was started with --lora-root.",
                    .param = "lora_path"};
   }
   const auto outside = [] {
-    return ApiError{.message = "Invalid 'lora_path': it must be a folder below the server's --lora-root.",
-                    .param = "lora_path",
-                    .code = "invalid_value"};
+    return ApiError{
+        .message = "Invalid 'lora_path': it must be a folder or a GGUF file below the server's --lora-root.",
+        .param = "lora_path",
+        .code = "invalid_value"};
   };
   if (path.empty() || path.find('\0') != std::string::npos) throw outside();
   std::error_code failed;
   const fs::path real_root = fs::canonical(fs::path(root), failed);
   if (failed) throw outside();
-  const fs::path folder = fs::canonical(real_root / fs::path(path), failed);
-  if (failed || !fs::is_directory(folder, failed)) throw outside();
-  const fs::path relative = folder.lexically_relative(real_root);
+  const fs::path place = fs::canonical(real_root / fs::path(path), failed);
+  const bool file = !failed && fs::is_regular_file(place, failed) && place.extension() == ".gguf";
+  if (failed || (!file && !fs::is_directory(place, failed))) throw outside();
+  const fs::path relative = place.lexically_relative(real_root);
   if (relative.empty() || relative == "." || *relative.begin() == "..") throw outside();
-  return folder.string();
+  return place.string();
 }
 
 void load(Call& call) {
@@ -65,7 +67,7 @@ void load(Call& call) {
   if (call.models.find(fields.name)) {
     throw invalid_value("lora_name", fmt::format("the name '{}' is already in use", fields.name));
   }
-  model->engine->load_adapter(fields.name, folder_below(call.lora_root, fields.path));
+  model->engine->load_adapter(fields.name, place_below(call.lora_root, fields.path));
   call.models.add_adapter(fields.name, model->name);
   call.send({.body = dump_json(fmt::format("Success: LoRA adapter '{}' added successfully.", fields.name)),
              .headers = call.warnings()});

@@ -18,6 +18,7 @@
 #include "formats/gguf/file.h"
 #include "formats/gguf/text.h"
 #include "sluice/error.h"
+#include "support/gguf_writer.h"
 
 namespace sluice::gguf_test {
 namespace {
@@ -25,40 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// Writes the bytes of a GGUF file and records where its numbers are.
-class Writer {
- public:
-  std::string bytes;
-
-  template <class T>
-  Writer& number(T value) {
-    bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
-    return *this;
-  }
-  Writer& text(const std::string& value) {
-    number<uint64_t>(value.size());
-    bytes += value;
-    return *this;
-  }
-  Writer& header(uint64_t tensors, uint64_t keys, uint32_t version = 3) {
-    bytes += "GGUF";
-    return number(version).number(tensors).number(keys);
-  }
-  Writer& key(const std::string& name, uint32_t type) { return text(name).number(type); }
-  Writer& key_u32(const std::string& name, uint32_t value) { return key(name, 4).number(value); }
-  Writer& key_f32(const std::string& name, float value) { return key(name, 6).number(value); }
-  Writer& key_text(const std::string& name, const std::string& value) { return key(name, 8).text(value); }
-  Writer& tensor(const std::string& name, const std::vector<uint64_t>& dims, uint32_t type, uint64_t offset) {
-    text(name).number(static_cast<uint32_t>(dims.size()));
-    for (uint64_t d : dims) number(d);
-    return number(type).number(offset);
-  }
-  Writer& data(size_t size, size_t alignment = 32) {
-    bytes.resize((bytes.size() + alignment - 1) / alignment * alignment);
-    for (size_t i = 0; i < size; ++i) bytes.push_back(static_cast<char>(i));
-    return *this;
-  }
-};
+using Writer = testing::GgufWriter;
 
 GgufFile read(const std::string& bytes) {
   // An exact-size copy, so that the sanitizers detect a read past its end.
