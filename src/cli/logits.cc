@@ -71,7 +71,9 @@ int logits(Arguments a) {
       throw Error(ErrorCode::kInvalidRequest, fmt::format("--ids: {} must be below the vocabulary size {}", id, vocab));
   }
   Runner runner(loaded);
+  int adapter_begin = -1;
   if (adapter != nullptr) {
+    adapter_begin = adapter_from(*adapter, ids);
     name_modules(*adapter, *loaded.plan.checkpoint);
     check_adapter(*adapter, *loaded.adapters, *loaded.plan.checkpoint);
     runner.add_adapter(adapter);
@@ -89,7 +91,7 @@ int logits(Arguments a) {
       [&](int position, std::span<const float> row) {
         std::copy(row.begin(), row.end(), all.begin() + static_cast<ptrdiff_t>(position) * width);
       },
-      adapter != nullptr ? 0 : -1);
+      adapter_begin < 0 ? -1 : 0, adapter_begin);
   const NamedTensor out{pooled ? "vector" : "logits", Tensor(all.data(), &kFloat32, {rows, width})};
   write_safetensors(a.output, {&out, 1});
   fmt::print("{}: {} fp32 [{}, {}]\n", a.output, out.name, rows, width);

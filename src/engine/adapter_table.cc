@@ -15,6 +15,21 @@ namespace {
   throw Error(ErrorCode::kInvalidRequest, message, "lora_name", "");
 }
 
+// Where an adapter begins is a place in the prompt's tokens.
+void check_activated(const Request& request) {
+  const auto refuse = [&](const char* field, const char* why) {
+    throw Error(
+        ErrorCode::kInvalidRequest,
+        fmt::format(
+            "Invalid '{}': it does not work with the adapter '{}', which begins at its alora_invocation_tokens: {}.",
+            field, request.adapter, why),
+        field, "invalid_value");
+  };
+  if (request.prompt_vectors != nullptr) refuse("prompt_embeds", "vectors have no tokens");
+  if (request.context_shift.value_or(false)) refuse("context_shift", "these may be dropped");
+  if (request.kv_transfer) refuse("kv_transfer_params", "rows are named as those of the model");
+}
+
 }  // namespace
 
 std::shared_ptr<const Adapter> AdapterTable::read(const std::string& folder) const {
@@ -88,6 +103,20 @@ std::shared_ptr<const Adapter> AdapterTable::get(const std::string& name) {
   if (entry == nullptr) throw missing();
   if (entry->adapter == nullptr) keep(*entry, adapter);
   return entry->adapter;
+}
+
+RequestAdapter AdapterTable::of(Request& request) {
+  if (request.adapter.empty()) return {};
+  RequestAdapter out{.adapter = get(request.adapter)};
+  if (out.adapter->invocation.empty()) {
+    request.cache_salt += fmt::format("\x1f{} {}", "adapter", out.adapter->digest);
+    return out;
+  }
+  check_activated(request);
+  out.from = adapter_from(*out.adapter, request.prompt);
+  if (out.from < 0) return {};
+  out.key = fmt::format("adapter {} from {}", out.adapter->digest, out.from);
+  return out;
 }
 
 // Those that were asked for longest ago give way. Sequences that run keep theirs.

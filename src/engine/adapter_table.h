@@ -11,6 +11,7 @@
 
 #include "engine/load.h"
 #include "lora/adapter.h"
+#include "scheduler/adapter_slots.h"
 #include "sluice/engine.h"
 
 namespace sluice {
@@ -33,6 +34,10 @@ class AdapterTable {
   // Returns the adapter, which it may read on the caller's thread. Throws Error(kNotFound) for an unknown name and
   // Error(kCorruptFile) if the folder's files have changed.
   std::shared_ptr<const Adapter> get(const std::string& name);
+  // The adapter that the request names; nothing if it names none, or one that changes no token of it. The request gets
+  // a salt if the adapter changes all tokens. Throws as get() does, and Error(kInvalidRequest) for fields that do not
+  // work with the adapter.
+  RequestAdapter of(Request& request);
 
  private:
   struct Entry {

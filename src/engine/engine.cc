@@ -57,7 +57,7 @@ struct Submit {
   RequestId id;
   Request request;
   std::unique_ptr<Constraint> constraint{};  // of request.grammar
-  std::shared_ptr<const Adapter> adapter{};  // request.adapter
+  RequestAdapter adapter{};                  // request.adapter
 };
 // A request ended before the scheduler saw it.
 struct EndEarly {
@@ -215,7 +215,7 @@ class EngineImpl final : public TextEngine {
                                                loaded_.plan.shape.hidden);
       vectors_ = std::make_unique<TextVectors>(
           info_, *pooling, scheduler_.queue_limit(),
-          [this](Request request, EventSink sink) { return start(std::move(request), std::move(sink), nullptr); },
+          [this](Request request, EventSink sink) { return start(std::move(request), std::move(sink), {}); },
           [this](RequestId id) { cancel_one(id); });
     }
     runner_.prepare();
@@ -260,14 +260,7 @@ class EngineImpl final : public TextEngine {
     if (request.prompt_vectors != nullptr) {
       request.prompt_vectors = vector_memory_.hold(std::move(request.prompt_vectors));
     }
-    std::shared_ptr<const Adapter> adapter;
-    if (!request.adapter.empty()) {
-      adapter = adapters_.get(request.adapter);
-      request.cache_salt +=
-          "\x1f"
-          "adapter " +
-          adapter->digest;
-    }
+    RequestAdapter adapter = adapters_.of(request);
     if (!scheduler_.queue_limit().try_enter(request.n, static_cast<int64_t>(request.prompt.size()))) {
       throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
     }
@@ -324,7 +317,7 @@ class EngineImpl final : public TextEngine {
 
  private:
   // Starts a request that has entered the queue; leaves it if there is no memory.
-  RequestId start(Request request, EventSink sink, std::shared_ptr<const Adapter> adapter) {
+  RequestId start(Request request, EventSink sink, RequestAdapter adapter) {
     const RequestId id = next_id_.fetch_add(1);
     const int choices = request.n;
     const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
@@ -372,7 +365,7 @@ class EngineImpl final : public TextEngine {
 
   // The request waits until its grammar, if it has one, is compiled. Whoever takes it out of compiling_ decides what
   // becomes of it.
-  void constrain_and_submit(RequestId id, Request request, std::shared_ptr<const Adapter> adapter) {
+  void constrain_and_submit(RequestId id, Request request, RequestAdapter adapter) {
     Request needs;  // what of the request the constraint is made from
     needs.grammar = request.grammar;
     needs.reasoning_syntax = request.reasoning_syntax;

@@ -156,7 +156,7 @@ Tensor Runner::to_host(const Tensor& result) {
 }
 
 void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> tokens, int chunk,
-                     const std::function<void(int, std::span<const float>)>& row, int adapter) {
+                     const std::function<void(int, std::span<const float>)>& row, int adapter, int adapter_from) {
   const int total = static_cast<int>(tokens.size());
   const int blocks = plan.blocks / static_cast<int>(plan.kv.groups.size());
   CHECK(total <= blocks * block_size, "{} tokens in {} blocks of {}", total, blocks, block_size);
@@ -171,8 +171,9 @@ void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::
       batch.sample_rows.push_back(i);
     }
     if (plan.task != Task::kGenerate) batch.types.assign(static_cast<size_t>(count), 0);
-    if (adapter >= 0) {
-      batch.adapters.assign(static_cast<size_t>(count), adapter);
+    if (adapter >= 0 && adapter_from < begin + count) {
+      batch.adapters.assign(static_cast<size_t>(std::max(adapter_from - begin, 0)), -1);
+      batch.adapters.resize(static_cast<size_t>(count), adapter);
       batch.sample_adapters = batch.adapters;
     }
     batch.query_start = {0, count};

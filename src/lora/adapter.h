@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct Adapter {
     std::vector<float> bias{};        // [outputs] added to the bias, times scale; empty: nothing
     std::vector<float> saved{};       // [outputs, inputs] replaces the weight (of tables: [ids, columns]); rank is 0
     std::vector<float> saved_bias{};  // [outputs] replaces the bias; empty: it stays
+    // Not empty: `saved` [tokens, inputs] replaces only the rows of these tokens, in a table or a head, and in all
+    // modules that share its weight.
+    std::vector<int32_t> tokens{};
     // The weight that it was trained on, if the file has it: the lengths of its rows, and its bias.
     std::vector<float> base{};
     // Whether the slots' small matrices say all that it does.
@@ -39,9 +43,10 @@ struct Adapter {
     LoraExtra what{};
     Buffer weight{}, bias{}, rows{};  // its memory
   };
-  std::string folder;  // or its file
-  std::string digest;  // SHA-256 of its files, in hexadecimal
-  std::string gguf;    // the architecture by whose names a GGUF file calls the modules; empty: they have their own
+  std::string folder;               // or its file
+  std::string digest;               // SHA-256 of its files, in hexadecimal
+  std::vector<int32_t> invocation;  // tokens where it begins to apply (adapter_from)
+  std::string gguf;  // the architecture by whose names a GGUF file calls the modules; empty: they have their own
   std::vector<Module> modules;
   int rank = 0;                                // the largest one of its modules
   std::vector<std::unique_ptr<Extra>> extras;  // of modules that are not plain, made by prepare_adapter
@@ -50,6 +55,10 @@ struct Adapter {
 // Reads peft's folder or a GGUF file. Throws Error(kUnsupportedModel) that names the key or the tensor that is not
 // supported, Error(kCorruptFile) for files that contradict themselves, Error(kNotFound) if there is no adapter.
 std::shared_ptr<Adapter> read_adapter(const std::string& path);
+
+// The first token of a prompt that the adapter changes; -1: it changes none. An activated LoRA (Greenewald et al. 2025,
+// arXiv:2504.12397) applies from the last place on where its invocation is.
+int adapter_from(const Adapter& adapter, std::span<const int32_t> prompt);
 
 // Gives the modules of an adapter from GGUF their names in the model, and their rows its order; others stay as they
 // are. Throws Error(kUnsupportedModel) that names the key or tensor, also if the adapter is of another architecture.

@@ -9,7 +9,7 @@ template <class Module, class F>
 void each_member(Module& m, F&& visit) {
   visit(m.name), visit(m.rank), visit(m.inputs), visit(m.outputs), visit(m.experts), visit(m.scale), visit(m.a),
       visit(m.b);
-  visit(m.embedding), visit(m.magnitude), visit(m.bias), visit(m.saved), visit(m.saved_bias);
+  visit(m.embedding), visit(m.magnitude), visit(m.bias), visit(m.saved), visit(m.saved_bias), visit(m.tokens);
 }
 
 }  // namespace

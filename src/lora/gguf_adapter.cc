@@ -18,15 +18,14 @@
 namespace sluice::gguf_adapter {
 namespace {
 
-constexpr std::string_view kTable = "token_embd.weight";
+constexpr std::string_view kTable = "token_embd.weight", kInvocation = "adapter.alora.invocation_tokens";
 
 // Keys that are read below, and those that say what an adapter is for.
 constexpr auto kKeys = std::to_array<std::string_view>(
-    {"adapter.type", "adapter.lora.alpha", "adapter.lora.task_name", "adapter.lora.prompt_prefix"});
+    {"adapter.type", "adapter.lora.alpha", "adapter.lora.task_name", "adapter.lora.prompt_prefix", kInvocation});
 
 [[noreturn]] void refuse_tensor(const std::string& file, std::string_view tensor, const std::string& why) {
-  throw Error(ErrorCode::kUnsupportedModel,
-              fmt::format("{}: tensor {} {}", file, dump_json(std::string(tensor)), why));
+  throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: tensor {} {}", file, dump_json(std::string(tensor)), why));
 }
 
 void require_text(const GgufMetadata& metadata, std::string_view key, std::string_view wanted) {
@@ -46,6 +45,16 @@ void check_metadata(const GgufMetadata& metadata) {
       metadata.fail(key, "is not supported", ErrorCode::kUnsupportedModel);
     }
   }
+}
+
+std::vector<int32_t> read_invocation(const GgufMetadata& metadata) {
+  std::vector<int32_t> tokens;
+  for (const int64_t token : metadata.integers(kInvocation)) {
+    if (token < 0 || token > INT32_MAX) metadata.fail(kInvocation, fmt::format("{} is not a token", token));
+    tokens.push_back(static_cast<int32_t>(token));
+  }
+  if (tokens.empty() && metadata.has(kInvocation)) metadata.fail(kInvocation, "is empty");
+  return tokens;
 }
 
 struct Pair {
@@ -151,6 +160,7 @@ std::shared_ptr<Adapter> read_gguf_adapter(const std::string& file) {
   auto adapter = std::make_shared<Adapter>();
   adapter->folder = file;
   adapter->gguf = metadata.required_text("general.architecture");
+  adapter->invocation = gguf_adapter::read_invocation(metadata);
   const double alpha = metadata.number("adapter.lora.alpha").value_or(0);
   for (const auto& [name, pair] : gguf_adapter::pairs_of(gguf)) {
     adapter->modules.push_back(gguf_adapter::read_module(file, name, pair, alpha));

@@ -127,7 +127,8 @@ class Names {
     constexpr std::string_view kNumber = "{e}";
     std::string name = hf;
     if (name.find(kNumber) == std::string::npos) {
-      const auto projection = std::ranges::find_if(kProjections, [&](const auto& p) { return base.ends_with(p.first); });
+      const auto projection =
+          std::ranges::find_if(kProjections, [&](const auto& p) { return base.ends_with(p.first); });
       if (projection == kProjections.end()) {  // gate and up of all experts in one
         module.name = hf;
         named_.push_back(std::move(module));

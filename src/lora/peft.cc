@@ -23,9 +23,10 @@ namespace {
 constexpr size_t kMostName = 512;  // bytes of a tensor's name
 
 // Keys that are read below.
-constexpr auto kRead = std::to_array<std::string_view>({"peft_type", "bias", "init_lora_weights", "r", "lora_alpha",
-                                                        "rank_pattern", "alpha_pattern", "use_rslora", "use_dora",
-                                                        "lora_bias", "modules_to_save", "target_parameters"});
+constexpr auto kRead =
+    std::to_array<std::string_view>({"peft_type", "bias", "init_lora_weights", "r", "lora_alpha", "rank_pattern",
+                                     "alpha_pattern", "use_rslora", "use_dora", "lora_bias", "modules_to_save",
+                                     "target_parameters", "trainable_token_indices", "alora_invocation_tokens"});
 // What an adapter was trained with, and where it comes from. The names of the tensors say which modules it changes.
 constexpr auto kIgnored = std::to_array<std::string_view>({"auto_mapping",    "base_model_name_or_path",
                                                            "inference_mode",  "lora_dropout",
@@ -111,7 +112,7 @@ std::vector<float> values_of(const TensorEntry& entry) {
 struct Tensors {
   const TensorEntry *a = nullptr, *b = nullptr, *bias = nullptr, *magnitude = nullptr;
   const TensorEntry *saved = nullptr, *saved_bias = nullptr;
-  const TensorEntry *base = nullptr, *base_bias = nullptr;
+  const TensorEntry *base = nullptr, *base_bias = nullptr, *tokens = nullptr;
   bool embedding = false;
 };
 
@@ -127,6 +128,8 @@ constexpr auto kKinds = std::to_array<Kind>({{".lora_A.weight", &Tensors::a},
                                              {".lora_embedding_B", &Tensors::b, true},
                                              {".lora_magnitude_vector", &Tensors::magnitude},
                                              {".lora_magnitude_vector.weight", &Tensors::magnitude},
+                                             {".token_adapter.trainable_tokens_delta", &Tensors::tokens},
+                                             {".token_adapter.base_layer.weight", &Tensors::base},
                                              {".base_layer.weight", &Tensors::base},
                                              {".base_layer.bias", &Tensors::base_bias},
                                              {".weight", &Tensors::saved, false, true},
@@ -266,12 +269,76 @@ struct Settings {
         bias(config.get("lora_bias", false)) {}
 };
 
+std::vector<int32_t> read_tokens(const Config& config, const char* key, const Json& list) {
+  const auto is_token = [](const Json& v) { return v.is_number_integer() && v >= 0 && v <= INT32_MAX; };
+  if (!list.is_array() || list.empty() || !std::all_of(list.begin(), list.end(), is_token)) {
+    config.refuse(key, "must have lists of tokens");
+  }
+  return list.get<std::vector<int32_t>>();
+}
+
+// Which tokens an adapter replaces: a list for the embedding, or a list for each module.
+class ReplacedTokens {
+ public:
+  explicit ReplacedTokens(const Config& config) : config_(config) {
+    const Json* found = config.find(kKey);
+    if (found == nullptr || is_off(*found)) return;
+    if (!found->is_object()) {
+      lists_.emplace_back("", read_tokens(config, kKey, *found));
+      return;
+    }
+    for (const auto& [module, list] : found->items()) lists_.emplace_back(module, read_tokens(config, kKey, list));
+  }
+
+  // Those of a module that has a tensor for them.
+  std::vector<int32_t> of(const std::string& module) {
+    const auto found = std::ranges::find_if(
+        lists_, [&](const auto& list) { return list.first.empty() || ends_module(module, list.first); });
+    if (found == lists_.end()) config_.refuse(kKey, fmt::format("does not have the tokens of '{}'", module));
+    std::vector<int32_t> tokens = std::move(found->second);
+    lists_.erase(found);
+    std::vector<int32_t> sorted = tokens;
+    std::ranges::sort(sorted);
+    if (std::ranges::adjacent_find(sorted) != sorted.end()) config_.refuse(kKey, "has a token twice");
+    return tokens;
+  }
+
+  void check_all_found() const {
+    if (lists_.empty()) return;
+    config_.refuse(kKey, fmt::format("has tokens of '{}', but the adapter has no rows for them",
+                                     lists_.front().first.empty() ? "the embedding" : lists_.front().first));
+  }
+
+ private:
+  static constexpr const char* kKey = "trainable_token_indices";
+  const Config& config_;
+  std::vector<std::pair<std::string, std::vector<int32_t>>> lists_;  // by module
+};
+
 // The lengths of a matrix's rows, and after them the bias.
 std::vector<float> base_of(const Tensors& t) {
   if (t.base == nullptr) return {};
   std::vector<float> base = row_lengths(values_of(*t.base), t.base->shape[0]);
   if (t.base_bias != nullptr) std::ranges::copy(values_of(*t.base_bias), std::back_inserter(base));
   return base;
+}
+
+Adapter::Module read_token_module(const std::string& file, const std::string& name, const Tensors& t,
+                                  ReplacedTokens& replaced) {
+  if (t.a != nullptr || t.b != nullptr || t.saved != nullptr || t.saved_bias != nullptr) {
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: module '{}' is replaced and changed at once", file, name));
+  }
+  std::vector<int32_t> tokens = replaced.of(name);
+  if (t.tokens->shape.rank() != 2 || t.tokens->shape[0] != std::ssize(tokens)) {
+    refuse_tensor(
+        file, t.tokens->name,
+        fmt::format("is {}, but trainable_token_indices has {} tokens", t.tokens->shape.str(), tokens.size()));
+  }
+  return {.name = name,
+          .inputs = t.tokens->shape[1],
+          .saved = values_of(*t.tokens),
+          .tokens = std::move(tokens),
+          .base = base_of(t)};
 }
 
 Adapter::Module read_saved_module(const std::string& file, const std::string& name, const Tensors& t) {
@@ -345,15 +412,23 @@ Adapter::Module read_small_module(const std::string& file, const Target& target,
 void read_modules(Adapter& adapter, const Config& config, const std::string& file,
                   const std::vector<TensorEntry>& tensors) {
   const Settings settings(config);
+  ReplacedTokens replaced(config);
   const std::map<std::string, Tensors> modules = sort_tensors(file, tensors, read_names(config, "modules_to_save"));
   for (const Target& target : Parameters(config).targets(modules)) {
     const Tensors& t = modules.at(target.module);
     const bool saved = t.saved != nullptr || t.saved_bias != nullptr;
-    adapter.modules.push_back(saved ? read_saved_module(file, target.name, t)
-                                    : read_small_module(file, target, t, settings));
+    adapter.modules.push_back(t.tokens != nullptr ? read_token_module(file, target.name, t, replaced)
+                              : saved             ? read_saved_module(file, target.name, t)
+                                                  : read_small_module(file, target, t, settings));
     const Adapter::Module& module = adapter.modules.back();
     adapter.rank = std::max(adapter.rank, static_cast<int>(module.rank));
   }
+  replaced.check_all_found();
+}
+
+void read_invocation(Adapter& adapter, const Config& config) {
+  constexpr const char* kKey = "alora_invocation_tokens";
+  if (const Json* list = config.find(kKey); list != nullptr) adapter.invocation = read_tokens(config, kKey, *list);
 }
 
 }  // namespace
@@ -373,6 +448,7 @@ std::shared_ptr<Adapter> read_peft_adapter(const std::string& folder) {
   auto adapter = std::make_shared<Adapter>();
   adapter->folder = folder;
   const MappedFile config_bytes(config_file), mapped(file);
+  read_invocation(*adapter, config);
   read_modules(*adapter, config, file, read_safetensors(mapped.bytes(), file));
   adapter->digest = hex(sha256({text_of(config_bytes), text_of(mapped)}));
   mapped.check();

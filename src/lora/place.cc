@@ -194,11 +194,34 @@ SlotValues values_of(const LoraSite& site, std::span<const Change> changes, Thre
   return out;
 }
 
+void check_tokens(const Adapter& adapter, const Adapter::Module& module, const LoraSites::Place& place,
+                  const LoraSites& sites) {
+  const LoraSite& site = *place.site;
+  const LoraSite::Part& part = site.parts[place.part];
+  const bool plain = part.input_scale.empty() && !part.transposed && site.experts.count == 0 && site.heads.count == 0;
+  if (!plain) refuse(adapter, module, "is not an embedding or a head whose rows can be replaced");
+  const int64_t ids = site.table ? site.share.module_inputs : place.outputs;
+  const int64_t columns = site.table ? place.outputs : site.share.module_inputs;
+  if (module.inputs != columns) {
+    refuse(adapter, module, fmt::format("has rows of {} numbers, but the model's have {}", module.inputs, columns));
+  }
+  const int32_t last = *std::ranges::max_element(module.tokens);
+  if (last >= ids) refuse(adapter, module, fmt::format("replaces token {}, but the model has {}", last, ids));
+  for (const Adapter::Module& other : adapter.modules) {
+    if (&other == &module || other.saved.empty()) continue;
+    const auto others = places_named(sites, other.name);
+    if (std::ranges::find(others, place.site, &LoraSites::Place::site) != others.end()) {
+      refuse(adapter, module, fmt::format("shares its weight with '{}', which is replaced, too", other.name));
+    }
+  }
+}
+
 void check_place(const Adapter& adapter, const Adapter::Module& module, const LoraSites::Place& place,
                  const LoraSites& sites) {
   const LoraSite::Part& part = place.site->parts[place.part];
   const LoraExperts& experts = place.site->experts;
   if (part.rescaled) refuse(adapter, module, "has weights that are normalized, to which nothing can be added");
+  if (!module.tokens.empty()) return check_tokens(adapter, module, place, sites);
   const bool replaced = module.rank == 0, dense = replaced || !module.magnitude.empty();
   if (replaced && sites.shares_tensor(part.tensor)) {
     refuse(adapter, module, "shares its weight with another module, so that it cannot be replaced");
@@ -226,6 +249,19 @@ void check_place(const Adapter& adapter, const Adapter::Module& module, const Lo
   }
 }
 
+// Adds the places of other modules that have the same weight.
+void add_sharing(const LoraSites& sites, std::vector<LoraSites::Place>& places) {
+  const LoraSites::Place first = places.front();
+  const std::string& tensor = first.site->parts[first.part].tensor;
+  for (const std::shared_ptr<LoraSite>& site : sites.all()) {
+    for (size_t part = 0; part < site->parts.size(); ++part) {
+      const auto is_there = [&](const LoraSites::Place& p) { return p.site == site.get() && p.part == part; };
+      if (site->parts[part].tensor != tensor || std::ranges::any_of(places, is_there)) continue;
+      places.push_back({.site = site.get(), .part = part, .outputs = site->parts[part].module_outputs});
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<LoraSites::Place> places_of(const LoraSites& sites, const Adapter::Module& module) {
@@ -233,7 +269,14 @@ std::vector<LoraSites::Place> places_of(const LoraSites& sites, const Adapter::M
   for (const LoraSites::Place& place : places_named(sites, module.name)) {
     if (module.rank == 0 || place.site->table == module.embedding) out.push_back(place);
   }
+  if (!module.tokens.empty() && !out.empty()) add_sharing(sites, out);
   return out;
+}
+
+int adapter_from(const Adapter& adapter, std::span<const int32_t> prompt) {
+  if (adapter.invocation.empty()) return 0;
+  const auto found = std::find_end(prompt.begin(), prompt.end(), adapter.invocation.begin(), adapter.invocation.end());
+  return found == prompt.end() ? -1 : static_cast<int>(found - prompt.begin());
 }
 
 std::vector<float> row_lengths(const std::vector<float>& matrix, int64_t rows) {

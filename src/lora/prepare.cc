@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 
 #include "lora/adapter.h"
 #include "sluice/error.h"
@@ -144,6 +146,82 @@ void prepare_layer(Adapter::Extra& extra, const Adapter& adapter, const Adapter:
   extra.what.bias = Tensor(extra.bias.data(), &kFloat32, {1, static_cast<int64_t>(values.size())});
 }
 
+// What is added to the rows of some tokens, [tokens, columns].
+std::vector<float> token_difference(const Adapter::Module& m, const LoraSite::Part& part, const Checkpoint& model,
+                                    ops::Queue& queue) {
+  const TensorEntry* entry = model.find(part.tensor);
+  CHECK(entry != nullptr, "{}", part.tensor);
+  std::vector<float> out = m.saved, own(static_cast<size_t>(m.inputs));
+  Buffer memory;
+  for (size_t i = 0; i < m.tokens.size(); ++i) {
+    for (const Tensor& row : entry->rows_in_memory(m.tokens[i], 1, queue.threads(), memory)) {
+      to_float(row.dtype, row.data, own.data(), own.size());
+    }
+    for (size_t j = 0; j < own.size(); ++j) out[i * own.size() + j] -= own[j];
+  }
+  return out;
+}
+
+// Tokens of a table, as many as are added at once: rows say which of them an id is.
+void prepare_table_tokens(Adapter::Extra& extra, const Adapter::Module& m, const std::vector<float>& added,
+                          RowRange tokens, ops::Queue& queue) {
+  const int64_t ids = extra.site->share.module_inputs, n = tokens.count;
+  std::vector<float> rows(static_cast<size_t>(ids * n)), columns(static_cast<size_t>(m.inputs * n));
+  for (int64_t i = 0; i < n; ++i) {
+    rows[static_cast<size_t>(m.tokens[static_cast<size_t>(tokens.begin + i)] * n + i)] = 1;
+    for (int64_t j = 0; j < m.inputs; ++j) {
+      columns[static_cast<size_t>(j * n + i)] = added[static_cast<size_t>((tokens.begin + i) * m.inputs + j)];
+    }
+  }
+  set_rows(extra, rows, n, queue.device().memory());
+  pack(extra, std::move(columns), n, queue);
+}
+
+// The rows of tokens by their outputs in a layer, as far as this rank has them.
+std::map<int64_t, size_t> token_outputs(const Adapter::Module& m, const LoraSite::Part& part) {
+  std::map<int64_t, size_t> out;
+  for (size_t i = 0; i < m.tokens.size(); ++i) {
+    int64_t first = 0;
+    for (const RowRange& range : part.rows) {
+      const int64_t at = m.tokens[i] - range.begin;
+      if (at >= 0 && at < range.count) out.emplace(first + at, i);
+      first += range.count;
+    }
+  }
+  return out;
+}
+
+using MakeExtra = std::function<Adapter::Extra&()>;
+
+// A head has an extra for each run of neighbouring outputs.
+void prepare_head_tokens(const Adapter::Module& m, const LoraSites::Place& place, const std::vector<float>& added,
+                         ops::Queue& queue, const MakeExtra& make) {
+  const RowRange& inputs = place.site->share.inputs;
+  const std::map<int64_t, size_t> outputs = token_outputs(m, place.site->parts[place.part]);
+  if (outputs.empty()) make();
+  for (auto at = outputs.begin(); at != outputs.end();) {
+    const int64_t first = at->first;
+    std::vector<float> rows;
+    for (int64_t next = first; at != outputs.end() && at->first == next; ++at, ++next) {
+      const auto row = added.begin() + static_cast<int64_t>(at->second) * m.inputs + inputs.begin;
+      rows.insert(rows.end(), row, row + inputs.count);
+    }
+    Adapter::Extra& extra = make();
+    extra.what.first += first;
+    pack(extra, std::move(rows), inputs.count, queue);
+  }
+}
+
+void prepare_tokens(const Adapter::Module& m, const LoraSites& sites, const LoraSites::Place& place,
+                    const Checkpoint& model, ops::Queue& queue, const MakeExtra& make) {
+  const std::vector<float> added = token_difference(m, place.site->parts[place.part], model, queue);
+  if (!place.site->table) return prepare_head_tokens(m, place, added, queue, make);
+  const auto count = static_cast<int64_t>(m.tokens.size());
+  for (int64_t begin = 0; begin < count; begin += sites.room().rank) {
+    prepare_table_tokens(make(), m, added, {begin, std::min<int64_t>(sites.room().rank, count - begin)}, queue);
+  }
+}
+
 }  // namespace
 
 void prepare_adapter(Adapter& adapter, const LoraSites& sites, const Checkpoint& model, ops::Queue& queue) {
@@ -152,15 +230,19 @@ void prepare_adapter(Adapter& adapter, const LoraSites& sites, const Checkpoint&
     for (const LoraSites::Place& place : places_of(sites, m)) {
       const LoraSite::Part& part = place.site->parts[place.part];
       if (place.site->share.elsewhere || part.rows.empty()) continue;
-      auto extra = std::make_unique<Adapter::Extra>();
-      extra->site = place.site;
-      extra->what.first = place.site->first_output(place.part);
-      if (place.site->table) {
-        prepare_table(*extra, m, queue);
+      const auto make = [&, site = place.site, first = place.site->first_output(place.part)]() -> Adapter::Extra& {
+        Adapter::Extra& extra = *adapter.extras.emplace_back(std::make_unique<Adapter::Extra>());
+        extra.site = site;
+        extra.what.first = first;
+        return extra;
+      };
+      if (!m.tokens.empty()) {
+        prepare_tokens(m, sites, place, model, queue, make);
+      } else if (place.site->table) {
+        prepare_table(make(), m, queue);
       } else {
-        prepare_layer(*extra, adapter, m, part, model, queue);
+        prepare_layer(make(), adapter, m, part, model, queue);
       }
-      adapter.extras.push_back(std::move(extra));
     }
   }
 }

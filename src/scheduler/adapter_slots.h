@@ -4,11 +4,21 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace sluice {
 
 struct Adapter;
+
+// The adapter of a request.
+struct RequestAdapter {
+  std::shared_ptr<const Adapter> adapter{};  // null: the model alone
+  int from = 0;                              // the first token that it changes
+  // The extra key of blocks with such tokens (cache/block_pool.h), if it does not change all: blocks before are shared
+  // with the model. Else the salt has it.
+  std::string key{};
+};
 
 class AdapterSlots {
  public:

@@ -33,11 +33,11 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   if (request.request.pooling == HiddenPooling::kMean) reusable = 0;
   const int full_blocks = options_.prefix_caching ? reusable / options_.block_size : 0;
   const std::string& salt = request.request.cache_salt;
-  const std::string_view digests = request.digests();
-  memory.extend_hashes(pools_.blocks, salt, sequence.tokens, full_blocks, digests);
+  const BlockExtras extras = request.extras();
+  memory.extend_hashes(pools_.blocks, salt, sequence.tokens, full_blocks, extras);
   const auto hashes = std::span(memory.hashes).first(full_blocks);
   std::vector<BlockId> hits =  // primary blocks of cached rows
-      pools_.blocks.find(salt, hashes, sequence.tokens, extra_keys(digests, hashes.size(), options_.block_size));
+      pools_.blocks.find(salt, hashes, sequence.tokens, extras.keys(hashes.size(), options_.block_size));
   const auto known = static_cast<int>(hits.size()) * options_.block_size;
   hits.resize(pools_.usable_rows(hits, hashes), kNoBlock);  // what is kNoBlock is loaded
   const int computed = static_cast<int>(hits.size()) * options_.block_size;
@@ -61,8 +61,9 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
     sequence.computed = 0;
     return false;
   }
-  if (request.adapter != nullptr) sequence.adapter_slot = adapters_.take(request.adapter);
-  if (request.adapter != nullptr && sequence.adapter_slot < 0) {
+  const std::shared_ptr<const Adapter>& adapter = request.adapter.adapter;
+  if (adapter != nullptr) sequence.adapter_slot = adapters_.take(adapter);
+  if (adapter != nullptr && sequence.adapter_slot < 0) {
     sequence.computed = 0;
     lacks_adapter_slot_ = true;
     return false;

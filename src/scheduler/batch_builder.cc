@@ -93,8 +93,8 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
     batch.positions.push_back(position);
   }
   if (!batch.from_sample.empty()) batch.from_sample.resize(batch.tokens.size(), -1);
-  if (sequence.adapter_slot >= 0) {
-    batch.adapters.resize(batch.tokens.size() - static_cast<size_t>(tokens), -1);
+  if (const int from = std::max(first, sequence.request->adapter.from); sequence.adapter_slot >= 0 && from < end) {
+    batch.adapters.resize(batch.tokens.size() - static_cast<size_t>(end - from), -1);
     batch.adapters.resize(batch.tokens.size(), sequence.adapter_slot);
   }
   batch.query_start.push_back(batch.size());
@@ -161,7 +161,7 @@ void BatchBuilder::add_tasks(const Sequence& sequence, ScheduledBatch::Part& par
 // Asks for the logits of one of the part's positions. Returns their row.
 int BatchBuilder::add_logit_row(const ScheduledBatch::Part& part, int position) {
   Batch& batch = out_.batch;
-  if (part.sequence->adapter_slot >= 0) {
+  if (part.sequence->adapter_slot >= 0 && position >= part.sequence->request->adapter.from) {
     batch.sample_adapters.resize(batch.sample_rows.size(), -1);
     batch.sample_adapters.push_back(part.sequence->adapter_slot);
   }

@@ -240,7 +240,7 @@ void Scheduler::commit_blocks(Sequence& sequence) {
   if (whole < sequence.blocks_stable_until) return;
   const auto tokens = std::span(sequence.tokens).first(whole);
   const RequestState& request = *sequence.request;
-  if (sequence.memory.commit_to_cache(pools_, request.request.cache_salt, tokens, request.digests())) {
+  if (sequence.memory.commit_to_cache(pools_, request.request.cache_salt, tokens, request.extras())) {
     sequence.blocks_stable_until = 0;  // the memory may have other blocks now
   }
 }

@@ -214,30 +214,31 @@ int SequenceMemory::missing_blocks(const MemoryPools& pools, int length) const {
   return missing;
 }
 
-std::string_view extra_key(std::string_view digests, int block, int block_size) {
+std::string_view BlockExtras::key(int block, int block_size) const {
+  if (!adapter.empty()) return (block + 1) * block_size > adapter_from ? adapter : std::string_view();
   const size_t size = static_cast<size_t>(block_size) * PromptVectors::kDigest;
   return digests.substr(std::min(static_cast<size_t>(block) * size, digests.size()), size);
 }
 
-std::vector<std::string_view> extra_keys(std::string_view digests, size_t blocks, int block_size) {
-  std::vector<std::string_view> keys;
-  if (digests.empty()) return keys;
-  keys.reserve(blocks);
-  while (keys.size() < blocks) keys.push_back(extra_key(digests, static_cast<int>(keys.size()), block_size));
-  return keys;
+std::vector<std::string_view> BlockExtras::keys(size_t blocks, int block_size) const {
+  std::vector<std::string_view> all;
+  if (digests.empty() && adapter.empty()) return all;
+  all.reserve(blocks);
+  while (all.size() < blocks) all.push_back(key(static_cast<int>(all.size()), block_size));
+  return all;
 }
 
 void SequenceMemory::extend_hashes(const BlockPool& pool, const std::string& salt, std::span<const TokenId> tokens,
-                                   int blocks, std::string_view digests) {
+                                   int blocks, const BlockExtras& extras) {
   const int size = pool.block_size();
   for (int i = static_cast<int>(hashes.size()); i < blocks; ++i) {
-    hashes.push_back(pool.hash(i == 0 ? pool.root(salt) : hashes[i - 1], tokens.subspan(i * size, size),
-                               extra_key(digests, i, size)));
+    hashes.push_back(
+        pool.hash(i == 0 ? pool.root(salt) : hashes[i - 1], tokens.subspan(i * size, size), extras.key(i, size)));
   }
 }
 
 bool SequenceMemory::commit_to_cache(MemoryPools& pools, const std::string& salt, std::span<const TokenId> tokens,
-                                     std::string_view digests) {
+                                     const BlockExtras& extras) {
   const int size = pools.options.block_size, whole = static_cast<int>(tokens.size()) / size;
   if (!pools.options.prefix_caching || whole <= in_prefix_cache) return false;
   const SequenceBlocks& primaries = groups[0];
@@ -250,7 +251,7 @@ bool SequenceMemory::commit_to_cache(MemoryPools& pools, const std::string& salt
     if (i > 0 && !pool.in_prefix_cache(parent)) break;
     const auto own = tokens.subspan(i * size, size);
     const bool hashed = i < static_cast<int>(hashes.size());
-    const std::string_view extra = extra_key(digests, i, size);
+    const std::string_view extra = extras.key(i, size);
     const BlockHash hash = hashed ? hashes[i] : pool.hash(i == 0 ? pool.root(salt) : pool.hash(parent), own, extra);
     for (size_t group = 0; group < row.size(); ++group) row[group] = groups[group].blocks[i];
     pool.commit_to_cache(row, parent, salt, hash, own, extra);

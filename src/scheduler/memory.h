@@ -58,11 +58,17 @@ struct SequenceBlocks {
   std::span<const BlockId> held() const { return std::span(blocks).subspan(slid_out); }
 };
 
-// The extra keys of a block (cache/block_pool.h): the digests of the vectors that its tokens stand for. `digests` are
-// those of all leading tokens that stand for vectors (PromptVectors::digests).
-std::string_view extra_key(std::string_view digests, int block, int block_size);
-// Those of the first `blocks` blocks; none if there are no vectors.
-std::vector<std::string_view> extra_keys(std::string_view digests, size_t blocks, int block_size);
+// What the values of a sequence's blocks depend on besides tokens and salt. A request has one of them at most.
+struct BlockExtras {
+  std::string_view digests{};  // of all leading tokens that stand for vectors (PromptVectors::digests)
+  std::string_view adapter{};  // of an adapter that changes only tokens from `adapter_from` on (RequestAdapter)
+  int adapter_from = 0;
+
+  // The extra key of a block (cache/block_pool.h).
+  std::string_view key(int block, int block_size) const;
+  // Those of the first `blocks` blocks; none if there is nothing.
+  std::vector<std::string_view> keys(size_t blocks, int block_size) const;
+};
 
 // The memory of one sequence. While it waits it holds nothing.
 struct SequenceMemory {
@@ -103,13 +109,13 @@ struct SequenceMemory {
   // Blocks that `length` tokens still need.
   int missing_blocks(const MemoryPools& pools, int length) const;
 
-  // Hashes the first `blocks` blocks of `tokens`. `digests` are those of the vectors that the first tokens stand for.
+  // Hashes the first `blocks` blocks of `tokens`.
   void extend_hashes(const BlockPool& pool, const std::string& salt, std::span<const TokenId> tokens, int blocks,
-                     std::string_view digests = {});
+                     const BlockExtras& extras = {});
   // Commits the full blocks of `tokens`, which are computed, to the prefix cache. Returns whether it looked at any:
   // then blocks may have been exchanged for equal ones of the cache.
   bool commit_to_cache(MemoryPools& pools, const std::string& salt, std::span<const TokenId> tokens,
-                       std::string_view digests = {});
+                       const BlockExtras& extras = {});
   // Keeps the state at the end of a cached block for those who will share it; `computed` tokens end there. Of what a
   // sequence generates only the last state is kept: the next turn of a conversation goes on from there.
   void take_snapshot(MemoryPools& pools, int computed, int prompt_length);

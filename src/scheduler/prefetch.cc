@@ -7,14 +7,24 @@
 #include "scheduler/scheduler.h"
 
 namespace sluice {
+namespace {
+
+BlockExtras extras_of(const SessionText& text) {
+  return {.digests = text.digests, .adapter = text.adapter, .adapter_from = text.adapter_from};
+}
+
+}  // namespace
 
 void Scheduler::remember_session(const Sequence& sequence, Sessions::Time expires) {
   const auto tokens = static_cast<size_t>(sequence.memory.in_prefix_cache) * options_.block_size;
   if (!pools_.store.enabled() || tokens == 0) return;
   const Request& request = sequence.request->request;
+  const BlockExtras extras = sequence.request->extras();
   session_texts_.keep(request.session, {.salt = request.cache_salt,
                                         .tokens = {sequence.tokens.begin(), sequence.tokens.begin() + tokens},
-                                        .digests = std::string(sequence.request->digests()),
+                                        .digests = std::string(extras.digests),
+                                        .adapter = std::string(extras.adapter),
+                                        .adapter_from = extras.adapter_from,
                                         .expires = expires,
                                         .ttl = request.session_ttl});
 }
@@ -31,9 +41,10 @@ void Scheduler::prefetch_session(const std::string& session) {
   Prefetch prefetch{.session = session, .text = *text};
   SequenceMemory& memory = prefetch.memory;
   const auto rows = static_cast<int>(text->tokens.size()) / options_.block_size;
-  memory.extend_hashes(pools_.blocks, text->salt, text->tokens, rows, text->digests);
+  const BlockExtras extras = extras_of(*text);
+  memory.extend_hashes(pools_.blocks, text->salt, text->tokens, rows, extras);
   std::vector<BlockId> hits = pools_.blocks.find(text->salt, memory.hashes, text->tokens,
-                                                 extra_keys(text->digests, memory.hashes.size(), options_.block_size));
+                                                 extras.keys(memory.hashes.size(), options_.block_size));
   hits.resize(static_cast<size_t>(pools_.usable_rows(hits, memory.hashes)), kNoBlock);
   const auto usable = static_cast<int>(hits.size());
   if (usable == 0) {
@@ -67,7 +78,7 @@ void Scheduler::prefetch_session(const std::string& session) {
 void Scheduler::finish_prefetch(Prefetch prefetch, bool failed) {
   ++(failed ? prefetch_stats_.failed : prefetch_stats_.loaded);
   if (failed) return prefetch.memory.release(pools_);
-  prefetch.memory.commit_to_cache(pools_, prefetch.text.salt, prefetch.text.tokens, prefetch.text.digests);
+  prefetch.memory.commit_to_cache(pools_, prefetch.text.salt, prefetch.text.tokens, extras_of(prefetch.text));
   end_prefetch(prefetch);
 }
 

@@ -27,9 +27,9 @@ Scheduler::Scheduler(SchedulerOptions options)
         options_.state_slots, options_.max_num_seqs);
 }
 
-void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> constraint,
-                    std::shared_ptr<const Adapter> adapter) {
-  CHECK(adapter == nullptr || options_.adapter_slots > 0, "request {} has an adapter, but there are no slots", id);
+void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> constraint, RequestAdapter adapter) {
+  CHECK(adapter.adapter == nullptr || options_.adapter_slots > 0, "request {} has an adapter, but there are no slots",
+        id);
   auto state = std::make_unique<RequestState>();
   state->id = id;
   state->request = std::move(request);

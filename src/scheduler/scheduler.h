@@ -159,9 +159,9 @@ class Scheduler {
   // The request must have passed check_fits(); ids are never reused.
   // `constraint` may be null. It restricts the tokens of every choice. If it decides the end, that is the end of the
   // text, whatever ignore_eos says.
-  // `adapter` changes the model for the request; null: none. The options must have slots for adapters then.
+  // `adapter` changes the model for the request. The options must have slots for adapters then.
   void add(RequestId id, Request request, std::unique_ptr<Constraint> constraint = nullptr,
-           std::shared_ptr<const Adapter> adapter = nullptr);
+           RequestAdapter adapter = {});
   // Ends every choice with FinishReason::kAbort. Blocks are free when this returns or, when the request is part of
   // steps in flight, when these are committed. Unknown ids are ignored.
   void cancel(RequestId id);

@@ -13,6 +13,7 @@
 #include "batch/constraint.h"
 #include "batch/penalty_counts.h"
 #include "batch/sample_task.h"
+#include "scheduler/adapter_slots.h"
 #include "scheduler/beam_search.h"
 #include "scheduler/memory.h"
 #include "sluice/engine.h"
@@ -90,8 +91,8 @@ struct RequestState {
   int scored = 0;         // leading prompt rows whose log-probabilities are done
   int preemptions = 0;    // of its sequences, which lost their memory
   Request request;
-  std::shared_ptr<const Adapter> adapter;  // null: the model alone
-  std::vector<TokenId> end_tokens;         // end-of-sequence (unless ignored) and stop_token_ids
+  RequestAdapter adapter;
+  std::vector<TokenId> end_tokens;  // end-of-sequence (unless ignored) and stop_token_ids
   std::vector<TokenLogprobs> prompt_logprobs;
   // choices[0] computes the prompt; the others are forked from it when the prompt is done, and null before.
   std::vector<std::unique_ptr<Sequence>> choices;
@@ -102,9 +103,10 @@ struct RequestState {
   int known_after = 0;               // of them
 
   int prompt_length() const { return static_cast<int>(request.prompt.size()); }
-  // The digests of the vectors that the prompt's tokens stand for; empty: they stand for none.
-  std::string_view digests() const {
-    return request.prompt_vectors != nullptr ? request.prompt_vectors->digests() : std::string_view();
+  BlockExtras extras() const {
+    return {.digests = request.prompt_vectors != nullptr ? request.prompt_vectors->digests() : std::string_view(),
+            .adapter = adapter.key,
+            .adapter_from = adapter.from};
   }
   int width() const { return static_cast<int>(choices.size()); }  // sequences at most
   bool unforked() const { return choices.size() > 1 && !choices[1]; }

@@ -16,6 +16,8 @@ struct SessionText {
   std::string salt{};             // of its blocks
   std::vector<TokenId> tokens{};  // of whole blocks
   std::string digests{};          // of the vectors that the first tokens stand for
+  std::string adapter{};          // BlockExtras::adapter
+  int adapter_from = 0;
   std::chrono::steady_clock::time_point expires{};
   std::chrono::milliseconds ttl{};  // how long its blocks are pinned once they are there
 };

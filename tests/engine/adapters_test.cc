@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "engine/collect.h"
+#include "support/temp_folder.h"
 
 namespace sluice::adapters_test {
 namespace {
@@ -107,6 +108,62 @@ TEST(Adapters, DoNotSharePrefixes) {
   EXPECT_EQ(cached("json"), 0);
   EXPECT_EQ(cached(""), 0);
   EXPECT_GT(cached("pirate"), 0);
+}
+
+// The demo adapter, beginning at some tokens.
+class ActivatedPirate {
+ public:
+  explicit ActivatedPirate(const std::vector<TokenId>& invocation) {
+    const std::string from = folder_of("pirate");
+    std::filesystem::copy(from + "/adapter_model.safetensors", folder_.path());
+    Json config = read_json_file(from + "/adapter_config.json");
+    config["alora_invocation_tokens"] = invocation;
+    folder_.write("adapter_config.json", config.dump());
+  }
+  std::string module() const { return "late=" + folder_.path().string(); }
+
+ private:
+  testing::TempFolder folder_;
+};
+
+TEST(Adapters, BeginAtTheirInvocation) {
+  const std::vector<TokenId> invocation = {300, 301};
+  const ActivatedPirate pirate(invocation);
+  const auto engine_of = [&](bool caches) {
+    return engine_with([&](EngineOptions& o) {
+      o.lora_modules = {pirate.module(), "pirate=" + folder_of("pirate")};
+      o.enable_prefix_caching = caches;
+    });
+  };
+  const std::unique_ptr<Engine> engine = engine_of(true), plain = engine_of(false);
+  const std::vector<TokenId> text =
+      engine->tokenize("Tell me a story about the sea and a ship. " + std::string(60, 'x'), false);
+  std::vector<TokenId> invoked = text;
+  invoked.insert(invoked.end(), invocation.begin(), invocation.end());
+  const auto answer = [](Engine& from, const std::vector<TokenId>& prompt, const std::string& adapter) {
+    Request request;
+    request.prompt = prompt;
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = 24;
+    request.adapter = adapter;
+    return run_alone(from, request);
+  };
+  const auto of_model = answer(*engine, text, "");
+  EXPECT_EQ(answer(*engine, text, "late").tokens, of_model.tokens) << "no invocation";
+  const auto late = answer(*engine, invoked, "late");
+  const int whole = static_cast<int>(text.size()) / 16 * 16;
+  EXPECT_EQ(late.usage.cached_tokens, whole) << "the model's blocks";
+  EXPECT_EQ(late.tokens, answer(*plain, invoked, "late").tokens);
+  EXPECT_NE(late.tokens, answer(*plain, invoked, "").tokens);
+  EXPECT_NE(late.tokens, answer(*plain, invoked, "pirate").tokens);
+  std::vector<TokenId> at_once = invocation;
+  at_once.insert(at_once.end(), text.begin(), text.end());
+  EXPECT_EQ(answer(*engine, at_once, "late").tokens, answer(*plain, at_once, "pirate").tokens);
+  Request shifted;
+  shifted.prompt = invoked;
+  shifted.adapter = "late";
+  shifted.context_shift = true;
+  EXPECT_THROW(run_alone(*engine, shifted), Error);
 }
 
 TEST(Adapters, OfAllChoices) {

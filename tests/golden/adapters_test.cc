@@ -48,7 +48,8 @@ TEST_P(AdapterGoldens, GivePeftsLogits) {
     std::vector<float> got;
     for_each_logits(
         runner, model.plan, model.plan.block_size, ids, chunk,
-        [&](int, std::span<const float> row) { got.insert(got.end(), row.begin(), row.end()); }, /*adapter=*/1);
+        [&](int, std::span<const float> row) { got.insert(got.end(), row.begin(), row.end()); }, /*adapter=*/1,
+        adapter_from(*adapter, ids));
     ASSERT_EQ(static_cast<int64_t>(got.size()), want.shape.elements());
     EXPECT_LE(relative_error(got.data(), want.f32(), want.shape.elements()), kTolerance) << "chunks of " << chunk;
   };

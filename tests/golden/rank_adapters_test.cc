@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "base/json.h"
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
 #include "golden/rank_group.h"
@@ -179,6 +180,42 @@ TEST(RankAdapters, OfTheDemoModelGivePeftsLogits) {
       const std::vector<float> got =
           logits(group.runner(), group.plan(),
                  {reinterpret_cast<const int32_t*>(ids.data), static_cast<size_t>(ids.shape[0])}, slot);
+      ASSERT_EQ(static_cast<int64_t>(got.size()), want.shape.elements());
+      EXPECT_LE(relative_error(got.data(), want.f32(), want.shape.elements()), kTolerance)
+          << name << ": " << tensor << " ranks, " << pipeline << " stages";
+    }
+  }
+}
+
+// So do adapters in GGUF, of experts, and with rows for tokens.
+TEST(RankAdapters, OfGoldensGivePeftsLogits) {
+  for (const std::string name : {"llama-gguf", "qwen3_moe-gguf", "llama-tokens", "gemma2-tokens"}) {
+    const std::string folder = fmt::format("{}/tests/goldens/lora/{}", SLUICE_SOURCE_DIR, name);
+    const ArchGolden arch(read_json_file(folder + "/adapter_config.json").at("base_model_name_or_path"));
+    const MappedFile file(folder + "/golden.safetensors");
+    std::map<std::string, TensorEntry> golden;
+    for (TensorEntry& entry : read_safetensors(file.bytes(), name)) golden.emplace(entry.name, entry);
+    const Tensor want = golden.at("logits").view(), ids = golden.at("ids").view();
+    EngineOptions options;
+    options.model = arch.checkpoint();
+    options.backend = std::string(ops::select_host_backend().name);
+    options.dtype = "float32";
+    options.kv_cache_memory_bytes = 16 << 20;
+    options.max_num_seqs = 64;
+    options.enable_lora = true;
+    for (const auto& [tensor, pipeline] : {std::pair{2, 1}, {1, 2}}) {
+      options.tensor_parallel_size = tensor;
+      options.pipeline_parallel_size = pipeline;
+      RankGroup group(options);
+      const std::shared_ptr<Adapter> adapter = read_adapter(name.ends_with("gguf") ? folder + "/adapter.gguf" : folder);
+      name_modules(*adapter, *group.model().plan.checkpoint);
+      check_adapter(*adapter, *group.model().adapters, *group.model().plan.checkpoint);
+      group.runner().add_adapter(adapter);
+      prepare_apart(*adapter, group.model());
+      group.runner().place_adapter(*adapter, 0);
+      const std::vector<float> got =
+          logits(group.runner(), group.plan(),
+                 {reinterpret_cast<const int32_t*>(ids.data), static_cast<size_t>(ids.shape[0])}, 0);
       ASSERT_EQ(static_cast<int64_t>(got.size()), want.shape.elements());
       EXPECT_LE(relative_error(got.data(), want.f32(), want.shape.elements()), kTolerance)
           << name << ": " << tensor << " ranks, " << pipeline << " stages";

@@ -4,8 +4,11 @@
 
 #include <cmath>
 #include <functional>
+#include <set>
 
 #include "base/json.h"
+#include "formats/gguf/architecture.h"
+#include "formats/gguf/outline.h"
 #include "lora/adapter.h"
 #include "sluice/error.h"
 #include "support/gguf_writer.h"
@@ -26,13 +29,18 @@ struct File {
   std::string type = "adapter", kind = "lora", architecture = "llama";
   float alpha = 6;
   std::string key = "general.name";  // one that may be there
+  std::vector<uint32_t> invocation{};
   std::vector<Tensor> tensors{{"blk.0.attn_q.weight.lora_a", {8, 2}}, {"blk.0.attn_q.weight.lora_b", {2, 8}}};
 
   std::string bytes() const {
     sluice::testing::GgufWriter out;
-    out.header(tensors.size(), 5);
+    out.header(tensors.size(), invocation.empty() ? 5 : 6);
     out.key_text("general.type", type).key_text("adapter.type", kind).key_text("general.architecture", architecture);
     out.key_f32("adapter.lora.alpha", alpha).key_text(key, "x");
+    if (!invocation.empty()) {
+      out.key("adapter.alora.invocation_tokens", 9).number(uint32_t{4}).number(uint64_t{invocation.size()});
+      for (const uint32_t token : invocation) out.number(token);
+    }
     uint64_t offset = 0;
     const auto count = [](const Tensor& tensor) {
       uint64_t elements = 1;
@@ -95,6 +103,15 @@ TEST(GgufAdapter, ScalesAsLlamaCppDoes) {
   EXPECT_NE(adapter->digest, read(file)->digest);
 }
 
+TEST(GgufAdapter, HasAnInvocation) {
+  File file;
+  file.invocation = {7, 9};
+  EXPECT_THAT(read(file)->invocation, ElementsAre(7, 9));
+  EXPECT_EQ(adapter_from(*read(file), std::vector<int32_t>{7, 9, 7, 9, 1}), 2);
+  file.invocation = {1u << 31};
+  EXPECT_THAT(refusal_of(file), HasSubstr("\"adapter.alora.invocation_tokens\": 2147483648 is not a token"));
+}
+
 TEST(GgufAdapter, TurnsTheTable) {
   File file;
   file.tensors = {{"token_embd.weight.lora_a", {2, 3}}, {"token_embd.weight.lora_b", {2, 4}}};
@@ -134,14 +151,37 @@ TEST(GgufAdapter, HasModulesOfExperts) {
   EXPECT_EQ(adapter->modules.at(0).experts, 2);
   EXPECT_THAT(adapter->modules[0].b, ElementsAre(0, 2, 1, 3));
   name_modules(*adapter, Model(Json{{"architectures", {"Qwen3MoeForCausalLM"}},
-                                {"num_experts", 2},
-                                {"num_experts_per_tok", 1},
-                                {"moe_intermediate_size", 3}}));
+                                    {"num_experts", 2},
+                                    {"num_experts_per_tok", 1},
+                                    {"moe_intermediate_size", 3}}));
   ASSERT_EQ(adapter->modules.size(), 2u);
   EXPECT_EQ(adapter->modules[1].name, "model.layers.0.mlp.experts.1.down_proj");
   EXPECT_EQ(adapter->modules[1].experts, 1);
   EXPECT_THAT(adapter->modules[1].a, ElementsAre(3, 4, 5));
   EXPECT_THAT(adapter->modules[1].b, ElementsAre(2, 3));
+}
+
+// Sets every byte before the tensors' values to some extremes. The result is an error or an adapter.
+TEST(GgufAdapter, NoByteBreaksIt) {
+  File file;
+  file.invocation = {7, 9};
+  const std::string good = file.bytes();
+  const sluice::testing::TempFolder folder;
+  const Model model;
+  int read_ones = 0;
+  for (size_t at = 0; at + 2 * 64 < good.size(); ++at) {
+    for (const int value : {0, 0xff}) {
+      std::string bytes = good;
+      bytes[at] = static_cast<char>(value);
+      try {
+        const auto adapter = read_adapter(folder.write("adapter.gguf", bytes));
+        name_modules(*adapter, model);
+        ++read_ones;
+      } catch (const Error&) {
+      }
+    }
+  }
+  EXPECT_GT(read_ones, 0);
 }
 
 TEST(GgufAdapter, IsRefusedByKey) {
@@ -174,8 +214,34 @@ TEST(GgufAdapter, IsRefusedByTensor) {
               HasSubstr("(expected 3 dimensions)"));
   EXPECT_THAT(with({{"blk.0.ffn_up_exps.weight.lora_a", {8, 2, 3}}, {"blk.0.ffn_up_exps.weight.lora_b", {2, 8, 4}}}),
               HasSubstr("but lora_a has 3 experts"));
-  EXPECT_THAT(with({{"blk.0.attn_norm.weight", {8}}}), HasSubstr("\"blk.0.attn_norm.weight\" is not one that adapters"));
+  EXPECT_THAT(with({{"blk.0.attn_norm.weight", {8}}}),
+              HasSubstr("\"blk.0.attn_norm.weight\" is not one that adapters"));
   EXPECT_THAT(with({}), HasSubstr("has no tensors"));
+}
+
+// Whatever an architecture asks of a file that is not there, the result is an error or names.
+TEST(GgufAdapter, OfEveryArchitectureIsReadOrRefused) {
+  std::set<std::string_view> named;
+  for (const GgufArchitecture* one : Registry<GgufArchitecture>::all()) {
+    File file;
+    file.architecture = one->name;
+    for (const int experts : {0, 4}) {
+      Json changes = {{"num_experts", experts}, {"num_experts_per_tok", 2}};
+      const auto adapter = read(file);
+      GgufOutline outline(Model(changes).config, one->name);
+      GgufConfig config(outline.file(), one->name);
+      try {
+        one->configure(config);
+        changes["architectures"] = config.hf.at("architectures");
+        name_modules(*adapter, Model(changes));
+        named.insert(one->name);
+      } catch (const Error&) {
+      }
+    }
+  }
+  for (const char* usual : {"llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "mistral3", "phi3"}) {
+    EXPECT_TRUE(named.contains(usual)) << usual;
+  }
 }
 
 TEST(GgufAdapter, IsRefusedForAnotherModel) {

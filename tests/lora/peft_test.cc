@@ -168,6 +168,54 @@ TEST(Peft, MatchesHostilePatternsInLinearTime) {
   EXPECT_FLOAT_EQ(read_adapter(folder.path())->modules.at(0).scale, 5.0f);
 }
 
+// Rows for some tokens of an embedding, and of a head.
+TEST(Peft, ReadsTokens) {
+  using ::testing::ElementsAre;
+  using ::testing::HasSubstr;
+  const Folder folder;
+  const std::string embedding = "base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta";
+  const std::string head = "base_model.model.lm_head.token_adapter.trainable_tokens_delta";
+  Json config = Folder::config();
+  const auto with = [&](const std::vector<std::pair<std::string, Shape>>& tensors, const Json& tokens) {
+    folder.write_tensors(tensors);
+    config["trainable_token_indices"] = tokens;
+    folder.write(config);
+    return refusal(folder);
+  };
+  EXPECT_EQ(with({{embedding, {2, 3}}}, {5, 1}), "");
+  const Adapter::Module module = read_adapter(folder.path())->modules.at(0);
+  EXPECT_EQ(module.name, "model.embed_tokens");
+  EXPECT_EQ(module.inputs, 3);
+  EXPECT_THAT(module.tokens, ElementsAre(5, 1));
+  EXPECT_THAT(module.saved, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_FALSE(module.plain());
+  const Json both = {{"embed_tokens", {5, 1}}, {"lm_head", {2}}};
+  EXPECT_EQ(with({{embedding, {2, 3}}, {head, {1, 3}}}, both), "");
+  EXPECT_THAT(read_adapter(folder.path())->modules.at(0).tokens, ElementsAre(2));
+  EXPECT_THAT(with({{embedding, {2, 3}}}, both), HasSubstr("has tokens of 'lm_head', but the adapter has no rows"));
+  EXPECT_THAT(with({{embedding, {2, 3}}, {head, {2, 3}}}, {5, 1}), HasSubstr("does not have the tokens of"));
+  EXPECT_THAT(with({{embedding, {2, 3}}}, {5, 1, 2}), HasSubstr("trainable_token_indices has 3 tokens"));
+  EXPECT_THAT(with({{embedding, {2, 3}}}, {5, 5}), HasSubstr("has a token twice"));
+  EXPECT_THAT(with({{embedding, {2, 3}}}, {5, -1}), HasSubstr("must have lists of tokens"));
+  EXPECT_THAT(with({{embedding, {2, 3}}}, nullptr), HasSubstr("trainable_token_indices"));
+  const std::string a = "base_model.model.model.embed_tokens.lora_embedding_A";
+  EXPECT_THAT(with({{embedding, {2, 3}}, {a, {2, 3}}}, {5, 1}), HasSubstr("replaced and changed at once"));
+}
+
+TEST(Peft, ReadsInvocations) {
+  const Folder folder;
+  Json config = Folder::config();
+  config["alora_invocation_tokens"] = {4, 5};
+  folder.write(config);
+  const auto adapter = read_adapter(folder.path());
+  const auto from = [&](const std::vector<int32_t>& prompt) { return adapter_from(*adapter, prompt); };
+  EXPECT_EQ(from({1, 4, 5, 2}), 1);
+  EXPECT_EQ(from({4, 5, 4, 4, 5}), 3);
+  EXPECT_EQ(from({5, 4}), -1);
+  EXPECT_EQ(from({}), -1);
+  EXPECT_EQ(adapter_from(*read_adapter(kPirate), std::vector<int32_t>{1}), 0);
+}
+
 TEST(Peft, RefusesByKey) {
   using ::testing::HasSubstr;
   const std::pair<const char*, Json> keys[] = {{"peft_type", "IA3"},
@@ -178,7 +226,7 @@ TEST(Peft, RefusesByKey) {
                                                {"trainable_token_indices", {1, 2}},
                                                {"target_parameters", "experts.gate_up_proj"},
                                                {"layer_replication", {{0, 4}}},
-                                               {"alora_invocation_tokens", {1}},
+                                               {"alora_invocation_tokens", {-1}},
                                                {"use_qalora", true},
                                                {"megatron_config", {{"a", 1}}},
                                                {"init_lora_weights", "pissa"},

@@ -358,7 +358,7 @@ TEST_F(SchedulerTest, WhatWaitsForItsAdaptersSlotIsDeferred) {
   const auto one = std::make_shared<const Adapter>(), other = std::make_shared<const Adapter>();
   for (const auto& adapter : {one, other, other}) {
     EXPECT_TRUE(scheduler().queue_limit().try_enter(1, 4));
-    scheduler().add(next_id_++, numbered_request(4, 3), nullptr, adapter);
+    scheduler().add(next_id_++, numbered_request(4, 3), nullptr, {.adapter = adapter});
   }
   step();
   EXPECT_EQ(scheduler().stats().running, 1);

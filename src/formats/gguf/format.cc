@@ -66,6 +66,10 @@ class GgufCheckpoint : public Checkpoint {
     read_files(fs::is_directory(path) ? only_model(path) : path);
     folder = file_.metadata.file;
     keep_types = true;
+    if (file_.metadata.text("general.type") == "adapter") {
+      file_.metadata.fail("general.type", "this is an adapter for a model; give it with --lora-modules",
+                          ErrorCode::kUnsupportedModel);
+    }
     const std::string name(file_.metadata.required_text("general.architecture"));
     const GgufArchitecture* architecture = Registry<GgufArchitecture>::find(name);
     if (architecture == nullptr) refuse_architecture(name);

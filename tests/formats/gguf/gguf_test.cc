@@ -297,6 +297,13 @@ class GgufCheckpointTest : public ::testing::Test {
   fs::path root_ = fs::path(::testing::TempDir()) / ("gguf_" + std::to_string(::getpid()));
 };
 
+TEST_F(GgufCheckpointTest, AnAdapterIsNoModel) {
+  Writer w;
+  w.header(0, 2).key_text("general.architecture", "llama").key_text("general.type", "adapter");
+  const std::string path = write("adapter.gguf", w.data(0).bytes);
+  EXPECT_THAT(failure([&] { open_checkpoint(path); }).value().message, HasSubstr("--lora-modules"));
+}
+
 TEST_F(GgufCheckpointTest, RerankersHaveAHead) {
   Writer w;
   w.header(6, 9).key_text("general.architecture", "bert").key_u32("bert.context_length", 64);

@@ -1,0 +1,90 @@
+// Adapters that begin within a prompt: which rows of a step have them, and which blocks are the model's own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "lora/adapter.h"
+#include "scheduler/requests.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice::activated_adapters_test {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class ActivatedAdaptersTest : public ::testing::Test {
+ protected:
+  ActivatedAdaptersTest() {
+    options_.max_num_seqs = 4;
+    options_.max_num_batched_tokens = 6;
+    options_.max_logit_rows = 16;
+    options_.max_model_len = 64;
+    options_.block_size = 4;
+    options_.blocks = 64;
+    options_.prefix_caching = true;
+    options_.adapter_slots = 2;
+    options_.place_adapter = [](const Adapter&, int) {};
+  }
+
+  Scheduler& scheduler() {
+    if (!scheduler_) scheduler_.emplace(options_);
+    return *scheduler_;
+  }
+  void add(Request r, RequestAdapter adapter) {
+    ASSERT_TRUE(scheduler().queue_limit().try_enter(r.n, static_cast<int64_t>(r.prompt.size())));
+    scheduler().add(next_id_++, std::move(r), nullptr, std::move(adapter));
+  }
+  // One step, in which every sampled token is 7.
+  Batch step() {
+    ScheduledBatch next = scheduler().next();
+    Batch batch = next.batch;
+    std::vector<SampleResult> samples(next.tasks.size());
+    for (SampleResult& sample : samples) sample.token = 7;
+    std::vector<StepResult> all = step_results(next, samples);
+    scheduler().commit(std::move(next), all);
+    return batch;
+  }
+  int cached_tokens(int prompt, RequestAdapter adapter) {
+    add(numbered_request(prompt, 1), std::move(adapter));
+    while (!scheduler().idle()) step();
+    return scheduler().drain().back().usage.cached_tokens;
+  }
+  RequestAdapter begins(int from) const {
+    return {.adapter = adapter_, .from = from, .key = "adapter from " + std::to_string(from)};
+  }
+
+  SchedulerOptions options_;
+  std::optional<Scheduler> scheduler_;
+  RequestId next_id_ = 1;
+  std::shared_ptr<const Adapter> adapter_ = std::make_shared<const Adapter>();
+};
+
+TEST_F(ActivatedAdaptersTest, ChangeRowsFromTheirFirstTokenOn) {
+  Request request = numbered_request(15, 3);
+  request.sampling.prompt_logprobs = 0;
+  add(request, begins(8));
+  Batch batch = step();  // 6 tokens before
+  EXPECT_THAT(batch.adapters, IsEmpty());
+  EXPECT_THAT(batch.sample_adapters, IsEmpty());
+  batch = step();
+  EXPECT_THAT(batch.adapters, ElementsAre(-1, -1, 0, 0, 0, 0));
+  EXPECT_THAT(batch.sample_adapters, ElementsAre(-1, -1, 0, 0, 0, 0));
+  batch = step();
+  EXPECT_THAT(batch.adapters, ElementsAre(0, 0, 0));
+  batch = step();  // decodes
+  EXPECT_THAT(batch.adapters, ElementsAre(0));
+  EXPECT_THAT(batch.sample_adapters, ElementsAre(0));
+}
+
+TEST_F(ActivatedAdaptersTest, ShareTheModelsBlocksBeforeIt) {
+  EXPECT_EQ(cached_tokens(17, {}), 0);
+  EXPECT_EQ(cached_tokens(17, begins(9)), 8) << "the third block has a token of the adapter";
+  EXPECT_EQ(cached_tokens(17, begins(9)), 16);
+  EXPECT_EQ(cached_tokens(17, begins(8)), 8) << "another place is another key";
+  EXPECT_EQ(cached_tokens(17, begins(4)), 4);
+  EXPECT_EQ(cached_tokens(17, {}), 16);
+}
+
+}  // namespace
+}  // namespace sluice::activated_adapters_test
