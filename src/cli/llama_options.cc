@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <optional>
+#include <sstream>
 
 #include "base/json.h"
 #include "cli/foreign_options.h"
@@ -125,6 +127,19 @@ std::vector<std::string> device_words(const std::string& value) {
   if (value.find(',') != std::string::npos) refuse(value, "one device; --tensor-parallel-size takes those after it");
   if (!number) refuse(value, "a number, CUDA and a number, none, or vLLM's auto, cuda and cpu");
   return {"--backend=cuda", fmt::format("--device={}", *number)};
+}
+
+// A file's name without its ending is the adapter's.
+std::vector<std::string> adapter_words(const std::string& value) {
+  std::vector<std::string> words;
+  std::istringstream in(value);
+  for (std::string file; std::getline(in, file, ',');) {
+    const std::string name = std::filesystem::path(file).stem().string();
+    if (name.empty()) refuse(value, "files, separated by commas");
+    words.push_back(fmt::format("--lora-modules={}={}", name, file));
+  }
+  if (words.empty()) refuse(value, "files, separated by commas");
+  return words;
 }
 
 std::string nodes(const std::string& value) {
@@ -314,8 +329,9 @@ constexpr ForeignOption kOptions[] = {
     {"models-autoload", kFlag, kRefused, "", "leave the option out: a request loads the model that it names",
      "LLAMA_ARG_MODELS_AUTOLOAD", "on"},
     {"sleep-idle-seconds", kValue, kWorks, "model-idle-seconds", "-1 is 0, never", "", "", default_or_positive},
-    {"lora", kValue, kRefused, "", "give --lora-modules name=folder (adapters.md)"},
-    {"lora-scaled", kValue, kRefused, "", "give --lora-modules name=folder (adapters.md)"},
+    {"lora", kValue, kWorks, "lora-modules", "files are separated by commas; each has its file's name", "", "", nullptr,
+     "it applies to requests for the model of its name, llama-server's to all", "", "", adapter_words},
+    {"lora-scaled", kValue, kRefused, "", "the scale is that of the file; give --lora-modules name=path (adapters.md)"},
     {"lora-init-without-apply", kFlag, kNothing, "", "an adapter applies to requests that name it"},
     {"control-vector", kValue, kRefused, "", kSteering},
     {"control-vector-scaled", kValue, kRefused, "", kSteering},

@@ -198,6 +198,9 @@ TEST(Arguments, ValuesOfVllmAreConverted) {
   EXPECT_THAT(values_of({"serve", "--shutdown-timeout", "2.5"}, "--shutdown-timeout-ms"), ElementsAre("2500"));
   EXPECT_THAT(values_of({"serve", "--lora-modules", R"({"name": "n", "path": "/p"})"}, "--lora-modules"),
               ElementsAre("n=/p"));
+  EXPECT_THAT(values_of({"serve", "--lora", "/a/pirate.gguf,json", "--lora", "b.gguf"}, "--lora-modules"),
+              ElementsAre("pirate=/a/pirate.gguf", "json=json", "b=b.gguf"));
+  EXPECT_THAT(error_of({"serve", "--lora", "a.gguf,,"}), HasSubstr("--lora"));
   EXPECT_THAT(values_of({"serve", "--uvicorn-log-level", "critical"}, "--log-level"), ElementsAre("error"));
   EXPECT_THAT(values_of({"serve", "--device", "cpu"}, "--backend"),
               ElementsAre(std::string(ops::select_host_backend().name)));

@@ -107,3 +107,30 @@ def test_no_request_is_lost_while_adapters_come_and_go(server):
             assert load(server, "own", "own").status_code == 200
             assert unload(server, "own").status_code == 200
         assert all(answer.result() for answer in answers)
+
+
+def test_llama_servers_numbers(server):
+    listed = httpx.get(f"{server.url}/lora-adapters").json()
+    assert listed[0] == {"id": 0, "path": str(MODELS / "minnow-6m-lora-pirate"), "scale": 0.0}
+    assert httpx.get(f"{server.url}/lora-adapters?model=pirate").json()[0]["scale"] == 1.0
+
+    def complete(**fields):
+        body = {"prompt": "Hello!", "n_predict": 24, "temperature": 0, "ignore_eos": True, **fields}
+        return httpx.post(f"{server.url}/completion", json=body)
+
+    adapted = complete(model="pirate").json()["content"]
+    plain = complete().json()["content"]
+    assert adapted != plain
+    assert complete(lora=[{"id": 0, "scale": 1}]).json()["content"] == adapted
+    assert complete(lora=[{"id": 0, "scale": 0.0}]).json()["content"] == plain
+    assert complete(model="pirate", lora=[]).json()["content"] == plain
+    for lora, field in (
+        ([{"id": 0, "scale": 0.5}], "lora[0].scale"),
+        ([{"id": 9, "scale": 1}], "lora[0].id"),
+        ([{"id": 0, "scale": 1}, {"id": 0, "scale": 1}], "lora[1].scale"),
+        ([{"id": 0}], "lora[0].scale"),
+        ({"id": 0, "scale": 1}, "lora"),
+    ):
+        answer = complete(lora=lora)
+        assert answer.status_code == 400
+        assert f"'{field}'" in answer.text

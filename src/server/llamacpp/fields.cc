@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "server/gate.h"
+#include "server/llamacpp/adapters.h"
 #include "server/llamacpp/format.h"
 #include "server/llamacpp/settings.h"
 #include "server/text_object.h"
@@ -110,8 +111,15 @@ constexpr auto kLlamaSettings = std::to_array<Parameter>({
      .fallback = "true",
      .help = "reuse what the prefix cache has of the prompt",
      .set = assign<&LlamaFields::cache_prompt>},
+    {.name = "lora",
+     .type = Type::kAny,
+     .max_bytes = 64 << 10,
+     .fallback = "what the model's name says",
+     .help =
+         "an array of adapters as {\"id\", \"scale\"}, with ids of /lora-adapters; one of them may have the scale 1, "
+         "others 0",
+     .set = assign<&LlamaFields::lora>},
     refused("id_slot", "[-1]"),
-    refused("lora", "[[]]"),
     refused("min_keep", "[0]"),
     refused("n_discard", "[0]"),
     refused("n_indent", "[0]"),
@@ -206,6 +214,7 @@ Request llama_request(Call& call) {
   // Prefixes are shared among requests of one salt only.
   if (!fields.cache_prompt) call.fields.of<GenerationFields>().cache_salt = "cache_prompt: false, " + random_id();
   Request request = base_request(call);
+  if (fields.lora != nullptr) request.adapter = llama_adapter(call, *fields.lora);
   request.max_tokens_is_default = gives_way(call, request);
   return request;
 }

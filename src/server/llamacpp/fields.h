@@ -13,6 +13,7 @@ namespace sluice::server {
 
 struct LlamaFields {
   const Json* logit_bias = nullptr;  // an object, or an array of pairs
+  const Json* lora = nullptr;        // an array of objects; null: the model's name says it
   bool return_tokens = false;
   int n_probs = 0;
   bool timings_per_token = false;

@@ -199,6 +199,12 @@ TEST_F(LlamaCpp, Listings) {
   expect_refused(post("/apply-template", "{}"), 400, "invalid_request_error", "'messages'");
 }
 
+TEST_F(LlamaCpp, Adapters) {
+  EXPECT_EQ(get("/lora-adapters").body, "[]");
+  EXPECT_EQ(complete({{"lora", Json::array()}}).status, 200);
+  EXPECT_EQ(engine.last_request().adapter, "");
+}
+
 TEST_F(LlamaCpp, Tokens) {
   EXPECT_EQ(dump_json(post("/tokenize", R"({"content":"hi"})").json()["tokens"]), "[104,105]");
   EXPECT_EQ(
@@ -239,6 +245,7 @@ TEST_F(LlamaCpp, Errors) {
   const std::string longer(5000, 'a');
   expect_refused(complete({{"prompt", longer}}), 400, "exceed_context_size_error", "context");
   expect_refused(complete({{"n_keep", -2}}), 400, "invalid_request_error", "'n_keep'");
+  expect_refused(complete({{"lora", {{{"id", 0}, {"scale", 1}}}}}), 400, "invalid_request_error", "'lora[0].id'");
   expect_refused(complete({{"mirostat", 3}}), 400, "invalid_request_error", "'mirostat'");
   expect_refused(complete({{"model", "other"}}), 404, "not_found_error", "`fake`");
   expect_refused(post("/infill", "{}"), 400, "invalid_request_error", "'input_prefix'");
