@@ -41,18 +41,23 @@ GgufOutline::GgufOutline(const Config& config, std::string_view architecture)
   set("block_count", layers);
   set("context_length", int64_t{1});
   set("embedding_length", hidden);
-  set("feed_forward_length", first_of(c, {"intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"}));
+  const int64_t inner = first_of(c, {"intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"});
+  set("feed_forward_length", inner != 0 ? inner : 4 * hidden);
   set("attention.head_count", heads);
   set("attention.head_count_kv", first_of(c, {"num_key_value_heads", "n_head_kv", "num_kv_heads"}));
   set("attention.key_length", head_dim);
   set("attention.value_length", head_dim);
   set("attention.layer_norm_rms_epsilon", 1e-5);
   set("attention.layer_norm_epsilon", 1e-5);
+  set("logit_scale", 1.0);
   set("attention.sliding_window", first_of(c, {"sliding_window"}));
   set("expert_count", experts);
   if (experts > 0) {
     set("expert_used_count", first_of(c, {"num_experts_per_tok"}));
     set("expert_feed_forward_length", first_of(c, {"moe_intermediate_size", "intermediate_size"}));
+    set("expert_shared_feed_forward_length", first_of(c, {"shared_expert_intermediate_size"}));
+    set("expert_shared_count", first_of(c, {"n_shared_experts", "num_shared_experts"}));
+    set("leading_dense_block_count", first_of(c, {"first_k_dense_replace"}));
   }
   add_tensor("token_embd.weight", {std::max(first_of(c, {"vocab_size"}), int64_t{1}), std::max(hidden, int64_t{1})});
   for (int64_t i = 0; i < layers; ++i) add_tensor(fmt::format("blk.{}.attn_norm.weight", i), {1});
