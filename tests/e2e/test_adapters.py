@@ -1,7 +1,9 @@
 """Adapters (LoRA) as models: chosen by name, loaded and unloaded while serving, and only from below --lora-root."""
 
 import concurrent.futures
+import random
 import shutil
+import struct
 
 import httpx
 import openai
@@ -27,6 +29,7 @@ def server(tmp_path_factory):
     shutil.copytree(MODELS / "minnow-6m-lora-json", root / "own")
     options = ["--lora-modules", PIRATE, "--max-loras", "2", "--lora-root", str(root)]
     with serving.Server(*options) as running:
+        running.root = root
         yield running
 
 
@@ -84,6 +87,40 @@ def test_a_folder_without_an_adapter(server):
     answer = load(server, "broken", "broken")
     assert answer.status_code == 404
     assert "adapter_config.json" in answer.json()["error"]["message"]
+
+
+def gguf_adapter(kind="adapter"):
+    """A GGUF file with random matrices of rank 2 for one projection of the demo model."""
+
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    keys = {"general.type": kind, "general.architecture": "llama", "adapter.type": "lora"}
+    tensors = {"blk.0.ffn_down.weight.lora_a": (1024, 2), "blk.0.ffn_down.weight.lora_b": (2, 256)}
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    out += b"".join(text(key) + struct.pack("<I", 8) + text(value) for key, value in keys.items())
+    offset = 0
+    for name, (columns, rows) in tensors.items():
+        out += text(name) + struct.pack("<IQQIQ", 2, columns, rows, 0, offset)
+        offset += 4 * columns * rows
+    out += bytes(-len(out) % 32)
+    numbers = random.Random(1)
+    return out + struct.pack(f"<{offset // 4}f", *(numbers.gauss(0, 0.3) for _ in range(offset // 4)))
+
+
+def test_a_gguf_file(server):
+    root = server.root
+    (root / "one.gguf").write_bytes(gguf_adapter())
+    (root / "model.gguf").write_bytes(gguf_adapter("model"))
+    (root / "cut.gguf").write_bytes(gguf_adapter()[:-100])
+    assert load(server, "one", "one.gguf").status_code == 200
+    client = server.client()
+    assert say(client, "one") != say(client, server.name)
+    assert unload(server, "one").status_code == 200
+    for name, part in (("model.gguf", "general.type"), ("cut.gguf", "truncated")):
+        answer = load(server, "bad", name)
+        assert answer.status_code == 400, answer.text
+        assert part in answer.json()["error"]["message"]
 
 
 def test_loading_needs_a_root():

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "server/openai/shared_fields.h"
+#include "sluice/error.h"
 
 namespace sluice::server::openai::adapters {
 namespace {
@@ -56,6 +57,16 @@ std::string place_below(std::string_view root, const std::string& path) {
   return place.string();
 }
 
+// What is wrong with the files is for the client, who named them.
+void load_into(Engine& engine, const std::string& name, const std::string& place) {
+  try {
+    engine.load_adapter(name, place);
+  } catch (const Error& e) {
+    if (e.code != ErrorCode::kUnsupportedModel && e.code != ErrorCode::kCorruptFile) throw;
+    throw ApiError{.message = e.what(), .param = "lora_path", .code = "invalid_value"};
+  }
+}
+
 void load(Call& call) {
   const auto& fields = call.fields.of<AdapterFields>();
   const std::optional<ServedModel> model = call.models.only();
@@ -67,7 +78,7 @@ void load(Call& call) {
   if (call.models.find(fields.name)) {
     throw invalid_value("lora_name", fmt::format("the name '{}' is already in use", fields.name));
   }
-  model->engine->load_adapter(fields.name, place_below(call.lora_root, fields.path));
+  load_into(*model->engine, fields.name, place_below(call.lora_root, fields.path));
   call.models.add_adapter(fields.name, model->name);
   call.send({.body = dump_json(fmt::format("Success: LoRA adapter '{}' added successfully.", fields.name)),
              .headers = call.warnings()});
