@@ -73,7 +73,7 @@ struct EngineOptions {
   std::string scheduling_policy = "fcfs";   // fcfs, priority, or another policy of the build
   bool enable_lora = false;                 // the model may have adapters, see --lora-modules
   int max_loras = 1;                        // adapters that sequences of one step may have together
-  std::vector<std::string> lora_modules{};  // adapters to load at the start: name=folder; implies enable_lora
+  std::vector<std::string> lora_modules{};  // adapters to load at the start: name=path; implies enable_lora
   int max_cpu_loras = 0;                    // adapters in host memory; others are read again when needed; 0: all
   int max_lora_rank = 16;                   // largest rank of an adapter
   bool lora_experts = true;                 // adapters may change experts, which takes room for each of them
@@ -228,7 +228,7 @@ void visit(V&& v, EngineOptions& o) {
   v("scheduling-policy", o.scheduling_policy,
     "order of waiting requests: fcfs (in turns among API keys), priority, or another policy of the build");
   v("enable-lora", o.enable_lora, "let requests use adapters (LoRA) of the model");
-  v("lora-modules", o.lora_modules, "adapters to load at the start, as name=folder; implies enable-lora");
+  v("lora-modules", o.lora_modules, "adapters to load at the start, as name=path; implies enable-lora");
   v("max-cpu-loras", o.max_cpu_loras,
     "adapters that are kept in host memory; others are read from their folders when needed (0: all)");
   v("max-loras", o.max_loras, "maximum adapters that the sequences of one step use together");

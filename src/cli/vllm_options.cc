@@ -103,7 +103,7 @@ std::vector<std::string> drafting_words(const std::string& value) {
   return {value == "[ngram]" ? "--speculative-config.method=ngram" : "--speculative-config.model=" + value};
 }
 
-// vLLM writes an adapter as name=folder or as {"name": ..., "path": ...}.
+// vLLM writes an adapter as name=path or as {"name": ..., "path": ...}.
 std::string adapter(const std::string& value) {
   if (!value.starts_with('{')) return value;
   try {
@@ -111,7 +111,7 @@ std::string adapter(const std::string& value) {
     return json.at("name").get<std::string>() + "=" + json.at("path").get<std::string>();
   } catch (const std::exception&) {
     throw UsageError(
-        fmt::format(R"('{}' is not an adapter (expected name=folder or {{"name": NAME, "path": FOLDER}}))", value));
+        fmt::format(R"('{}' is not an adapter (expected name=path or {{"name": NAME, "path": PATH}}))", value));
   }
 }
 
@@ -424,7 +424,7 @@ constexpr ForeignOption kOptions[] = {
     {"enable-tower-connector-lora", kFlag, kRefused, "", kText, "", "off"},
     {"enable-mixed-moe-lora-format", kFlag, kRefused, "", kAdapters, "", "off"},
     {"enable-moe-shared-loras", kFlag, kRefused, "", kAdapters, "", "off"},
-    {"qlora-adapter-name-or-path", kValue, kRefused, "", "give --lora-modules name=folder"},
+    {"qlora-adapter-name-or-path", kValue, kRefused, "", "give --lora-modules name=path"},
     {"enable-prompt-adapter", kFlag, kRefused, "", kAdapters, "", "off"},
     {"prompt-adapters", kList, kRefused, "", kAdapters},
     {"max-prompt-adapters", kValue, kRefused, "", kAdapters},

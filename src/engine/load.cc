@@ -454,7 +454,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   if (ranks > 1 && !host_accessible && options.distributed_executor_backend == "mpi") {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("--backend {} cannot be used with --distributed-executor-backend mpi: ranks on GPUs need "
-                            "each other's memory (expected local, or --backend cpu)",
+                            "each other's memory (expected local, or a backend of CPUs such as cpu-avx512)",
                             plan.backend->name));
   }
   if (!host_accessible && !options.packed_cache.empty()) {

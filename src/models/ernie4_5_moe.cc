@@ -34,15 +34,15 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
 
 // As in Baidu's FastDeploy: a dense layer, behind which comes the model's own norm.
 std::unique_ptr<Model> build_predictor(const Config& config, LoadContext& context, const Model& model, int max_len) {
-  return next_token_layer(config, read, context, model, max_len,
-                          {.path = "mtp_block.0",
-                           .norm = {},
-                           .input = {.path = {},
-                                     .embedding_norm = "mtp_emb_norm.0",
-                                     .hidden_norm = "mtp_hidden_norm.0",
-                                     .projection = "mtp_linear_proj.0"},
-                           .input_path = "",
-                           .dense = true});
+  NextTokenNames names;
+  names.path = "mtp_block.0";
+  names.norm.clear();
+  names.input.embedding_norm = "mtp_emb_norm.0";
+  names.input.hidden_norm = "mtp_hidden_norm.0";
+  names.input.projection = "mtp_linear_proj.0";
+  names.input_path = "";
+  names.dense = true;
+  return next_token_layer(config, read, context, model, max_len, names);
 }
 
 const ModelFamily family{
