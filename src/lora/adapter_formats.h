@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-constexpr int kMostRank = 1024;  // of a module
+constexpr int kMostRank = 1024;  // a module may have
 
 std::shared_ptr<Adapter> read_peft_adapter(const std::string& folder);
 std::shared_ptr<Adapter> read_gguf_adapter(const std::string& file);

@@ -96,7 +96,7 @@ std::vector<float> beside_each_other(const std::vector<float>& values, int64_t e
   return out;
 }
 
-// Of experts: their number; else one.
+// How many experts the tensors are of; 1: the module is no expert.
 int64_t experts_of(const std::string& file, const std::string& name, const Pair& pair) {
   const bool of_experts = name.find("_exps.") != std::string::npos;
   for (const TensorEntry* tensor : {pair.a, pair.b}) {

@@ -339,7 +339,7 @@ const ModelFamily family{
     .ignored =
         {
             {"expert_dtype"},  // the tensors show it
-            // of the layers that predict further tokens
+            // for the layers that predict further tokens
             {"dspark_block_size"},
             {"dspark_markov_rank"},
             {"dspark_noise_token_id"},

@@ -25,7 +25,7 @@ class HiddenInput {
   // Replaces the embeddings x [tokens, hidden] by the projections. Finds the hidden states in `kept`.
   void operator()(ops::Ctx& c, const BatchView& batch, const KvCache::Layer& kept, const Tensor& x) const;
   KvShape kv_shape() const { return {.kv_heads = 1, .head_dim = hidden_, .value_dim = 0}; }
-  int64_t floats_per_token() const { return 2 * int64_t{hidden_}; }  // of the arena
+  int64_t floats_per_token() const { return 2 * int64_t{hidden_}; }  // in the arena
 
  private:
   int hidden_ = 0;

@@ -24,7 +24,7 @@ class StreamWeights {
     int streams = 4;
     int iterations = 20;
     float eps = 1e-6f;       // lower bound of weights that are divided
-    float norm_eps = 1e-6f;  // of the RMSNorm of a token's streams, which has no weight
+    float norm_eps = 1e-6f;  // for the RMSNorm of a token's streams, which has no weight
   };
   StreamWeights(const Weights& w, const Names& names, const Spec& spec, int64_t hidden, bool collapses_only);
 

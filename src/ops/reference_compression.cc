@@ -49,7 +49,7 @@ void rotate_pairs(float* x, const float* cos_sin, int64_t rotary_dim, float dire
 // The rows of one sequence of a step.
 struct SequenceRows {
   int64_t begin = 0, count = 0;  // rows of the batch
-  int64_t position = 0;          // of the first row
+  int64_t position = 0;          // the first row's
   const int32_t* blocks = nullptr;
 
   SequenceRows(const PagedSequences& all, size_t s)
@@ -151,7 +151,7 @@ void norm(float* x, const float* weight, int64_t dim, float eps) {
 }
 
 void compress(Queue& queue, const CompressArgs& args) {
-  constexpr int64_t kChannels = 64;  // of a piece of work
+  constexpr int64_t kChannels = 64;  // in a piece of work
   const int64_t dim = args.entries.dim, rate = args.entries.rate;
   std::vector<float> made;
   for (size_t s = 0; s < args.sequences.kv_len.size(); ++s) {
@@ -220,7 +220,7 @@ void select_entries(Queue& queue, const SelectEntriesArgs& args) {
 // Attention of one row for a few heads at a time, so that keys are decoded once for all of them.
 class EntryRow {
  public:
-  static constexpr int64_t kHeads = 8;  // of a piece of work
+  static constexpr int64_t kHeads = 8;  // in a piece of work
 
   explicit EntryRow(const EntryAttentionArgs& args)
       : args_(args), dim_(args.k_cache.shape[3]), key_(static_cast<size_t>(dim_)) {}

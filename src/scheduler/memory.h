@@ -60,8 +60,8 @@ struct SequenceBlocks {
 
 // What the values of a sequence's blocks depend on besides tokens and salt. A request has one of them at most.
 struct BlockExtras {
-  std::string_view digests{};  // of all leading tokens that stand for vectors (PromptVectors::digests)
-  std::string_view adapter{};  // of an adapter that changes only tokens from `adapter_from` on (RequestAdapter)
+  std::string_view digests{};  // those of all leading tokens that stand for vectors (PromptVectors::digests)
+  std::string_view adapter{};  // key of an adapter that changes only tokens from `adapter_from` on (RequestAdapter)
   int adapter_from = 0;
 
   // The extra key of a block (cache/block_pool.h).

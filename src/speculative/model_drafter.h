@@ -39,7 +39,7 @@ class ModelDrafter : public Drafter {
 
   const SpeculativeOptions options_;
   const DraftModelRunner model_;
-  Batch batch_;  // of the drafter's layers
+  Batch batch_;  // what the drafter's layers compute next
 
  private:
   // A draft that goes on.
@@ -47,7 +47,7 @@ class ModelDrafter : public Drafter {
     int part = 0;
     int done = 0;      // tokens
     int most = 0;      // tokens
-    int position = 0;  // of the last known token
+    int position = 0;  // the last known token's
     size_t next = 0;   // index in the step's batch of the next drafted token
   };
 
@@ -57,8 +57,8 @@ class ModelDrafter : public Drafter {
   int32_t slot(const Batch& step, size_t group, size_t sequence, int position) const;
 
   Sampler sampler_;
-  std::vector<int> sequences_;     // of the step, for each sequence of the batch
-  std::vector<SampleTask> tasks_;  // of the batch
+  std::vector<int> sequences_;     // each sequence of the batch: its number in the step
+  std::vector<SampleTask> tasks_;  // one for each row of logits
   std::vector<Open> open_;
 };
 

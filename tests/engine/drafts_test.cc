@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "base/json.h"
-#include "engine/collect.h"
+#include "engine/draft_answers.h"
 #include "sluice/error.h"
 #include "support/temp_folder.h"
 
 namespace sluice::drafts_test {
 namespace {
 
-using namespace testing;  // engine/collect.h
+using namespace testing;  // engine/draft_answers.h
 namespace fs = std::filesystem;
 
 EngineOptions base_options() {
@@ -83,33 +83,6 @@ std::vector<Request> requests_for(const Engine& engine, uint64_t seed, int count
   }
   return all;
 }
-
-std::vector<std::vector<Choice>> answers(Engine& engine, const std::vector<Request>& requests) {
-  Collector collector(engine);
-  for (const Request& request : requests) collector.submit(request);
-  std::vector<std::vector<Choice>> all;
-  for (size_t i = 0; i < requests.size(); ++i) all.push_back(collector.answer(i));
-  return all;
-}
-
-void expect_equal(const std::vector<std::vector<Choice>>& actual, const std::vector<std::vector<Choice>>& wanted) {
-  ASSERT_EQ(actual.size(), wanted.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    ASSERT_EQ(actual[i].size(), wanted[i].size());
-    for (size_t c = 0; c < actual[i].size(); ++c) {
-      EXPECT_EQ(actual[i][c].tokens, wanted[i][c].tokens) << "request " << i << ", choice " << c;
-      EXPECT_EQ(actual[i][c].text, wanted[i][c].text);
-      EXPECT_EQ(actual[i][c].finish->reason, wanted[i][c].finish->reason);
-      ASSERT_EQ(actual[i][c].logprobs.size(), wanted[i][c].logprobs.size());
-      for (size_t t = 0; t < actual[i][c].logprobs.size(); ++t) {
-        EXPECT_EQ(actual[i][c].logprobs[t].token.logprob, wanted[i][c].logprobs[t].token.logprob);
-      }
-    }
-  }
-}
-
-double drafted(const Engine& engine) { return metric(engine, "vllm:spec_decode_num_draft_tokens"); }
-double accepted(const Engine& engine) { return metric(engine, "vllm:spec_decode_num_accepted_tokens"); }
 
 TEST(DraftModelEngine, AnswersOfManyRequestsAreThoseWithoutDrafts) {
   const auto plain = Engine::load(base_options());

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/collect.h"
+#include "engine/draft_answers.h"
 #include "engine/prediction_model.h"
 #include "sluice/error.h"
 #include "support/temp_folder.h"
@@ -15,7 +15,7 @@
 namespace sluice::prediction_test {
 namespace {
 
-using namespace testing;  // engine/collect.h
+using namespace testing;  // engine/draft_answers.h
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -51,30 +51,6 @@ Request request_for(const Engine& engine, int number) {
   if (number % 4 == 0) r.sampling.logprobs = 1;
   return r;
 }
-
-std::vector<std::vector<Choice>> answers(Engine& engine, const std::vector<Request>& requests) {
-  Collector collector(engine);
-  for (const Request& request : requests) collector.submit(request);
-  std::vector<std::vector<Choice>> all;
-  for (size_t i = 0; i < requests.size(); ++i) all.push_back(collector.answer(i));
-  return all;
-}
-
-void expect_equal(const std::vector<std::vector<Choice>>& actual, const std::vector<std::vector<Choice>>& wanted) {
-  ASSERT_EQ(actual.size(), wanted.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    for (size_t c = 0; c < actual[i].size(); ++c) {
-      EXPECT_EQ(actual[i][c].tokens, wanted[i][c].tokens) << "request " << i << ", choice " << c;
-      ASSERT_EQ(actual[i][c].logprobs.size(), wanted[i][c].logprobs.size());
-      for (size_t t = 0; t < actual[i][c].logprobs.size(); ++t) {
-        EXPECT_EQ(actual[i][c].logprobs[t].token.logprob, wanted[i][c].logprobs[t].token.logprob);
-      }
-    }
-  }
-}
-
-double drafted(const Engine& engine) { return metric(engine, "vllm:spec_decode_num_draft_tokens"); }
-double accepted(const Engine& engine) { return metric(engine, "vllm:spec_decode_num_accepted_tokens"); }
 
 // How the text of a draft is computed.
 class Predictions : public ::testing::TestWithParam<const char*> {

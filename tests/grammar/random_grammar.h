@@ -55,7 +55,7 @@ class RandomGrammar {
 
  private:
   enum class Kind { kDeclared, kLiteral, kSequence, kChoice, kRepeat, kSeparated, kCounted, kMembers };
-  struct Class {  // of members
+  struct Class {  // members of one kind
     Texts keys{};
     int value = 0;  // behind another mark
     bool once = false, required = false;
@@ -65,8 +65,8 @@ class RandomGrammar {
     std::vector<int> parts{};
     std::string text{};
     int least = 0, most = 0;
-    Texts texts{};                 // of kCounted, or the mark that is colon and separator of kMembers
-    std::vector<Class> classes{};  // of kMembers
+    Texts texts{};                 // those of kCounted, or the mark that is colon and separator of kMembers
+    std::vector<Class> classes{};  // those of kMembers
   };
 
   int pick(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }

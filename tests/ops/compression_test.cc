@@ -10,7 +10,7 @@ namespace sluice::ops::compression_test {
 namespace {
 
 constexpr int kBlock = 8;   // tokens of a block
-constexpr int kBlocks = 6;  // of the sequence
+constexpr int kBlocks = 6;  // the sequence has
 constexpr int kRotary = 4;
 
 // One sequence, whose blocks lie in the cache backwards.

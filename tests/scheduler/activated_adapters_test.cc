@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lora/adapter.h"
-#include "scheduler/requests.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/small_steps.h"
 
 namespace sluice::activated_adapters_test {
 namespace {
@@ -13,50 +12,21 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class ActivatedAdaptersTest : public ::testing::Test {
+class ActivatedAdaptersTest : public SmallSteps {
  protected:
   ActivatedAdaptersTest() {
-    options_.max_num_seqs = 4;
-    options_.max_num_batched_tokens = 6;
-    options_.max_logit_rows = 16;
-    options_.max_model_len = 64;
-    options_.block_size = 4;
-    options_.blocks = 64;
     options_.prefix_caching = true;
     options_.adapter_slots = 2;
     options_.place_adapter = [](const Adapter&, int) {};
   }
 
-  Scheduler& scheduler() {
-    if (!scheduler_) scheduler_.emplace(options_);
-    return *scheduler_;
-  }
-  void add(Request r, RequestAdapter adapter) {
-    ASSERT_TRUE(scheduler().queue_limit().try_enter(r.n, static_cast<int64_t>(r.prompt.size())));
-    scheduler().add(next_id_++, std::move(r), nullptr, std::move(adapter));
-  }
-  // One step, in which every sampled token is 7.
-  Batch step() {
-    ScheduledBatch next = scheduler().next();
-    Batch batch = next.batch;
-    std::vector<SampleResult> samples(next.tasks.size());
-    for (SampleResult& sample : samples) sample.token = 7;
-    std::vector<StepResult> all = step_results(next, samples);
-    scheduler().commit(std::move(next), all);
-    return batch;
-  }
   int cached_tokens(int prompt, RequestAdapter adapter) {
-    add(numbered_request(prompt, 1), std::move(adapter));
-    while (!scheduler().idle()) step();
-    return scheduler().drain().back().usage.cached_tokens;
+    return SmallSteps::cached_tokens(numbered_request(prompt, 1), std::move(adapter));
   }
   RequestAdapter begins(int from) const {
     return {.adapter = adapter_, .from = from, .key = "adapter from " + std::to_string(from)};
   }
 
-  SchedulerOptions options_;
-  std::optional<Scheduler> scheduler_;
-  RequestId next_id_ = 1;
   std::shared_ptr<const Adapter> adapter_ = std::make_shared<const Adapter>();
 };
 

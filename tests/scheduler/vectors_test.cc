@@ -3,8 +3,7 @@
 
 #include <numeric>
 
-#include "scheduler/requests.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/small_steps.h"
 
 namespace sluice::vectors_test {
 namespace {
@@ -22,46 +21,7 @@ Request vector_request(int rows, int max_tokens, float first = 0.0f) {
   return r;
 }
 
-class VectorsTest : public ::testing::Test {
- protected:
-  VectorsTest() {
-    options_.max_num_seqs = 4;
-    options_.max_num_batched_tokens = 6;
-    options_.max_logit_rows = 16;
-    options_.max_model_len = 64;
-    options_.block_size = 4;
-    options_.blocks = 64;
-  }
-
-  void add(Request r) {
-    ASSERT_TRUE(scheduler().queue_limit().try_enter(r.n, static_cast<int64_t>(r.prompt.size())));
-    scheduler().add(next_id_++, std::move(r));
-  }
-  Scheduler& scheduler() {
-    if (!scheduler_) scheduler_.emplace(options_);
-    return *scheduler_;
-  }
-  // One step, in which every sampled token is 7.
-  Batch step() {
-    ScheduledBatch next = scheduler().next();
-    Batch batch = next.batch;
-    if (batch.empty()) return batch;
-    std::vector<SampleResult> samples(next.tasks.size());
-    for (SampleResult& sample : samples) sample.token = 7;
-    std::vector<StepResult> all = step_results(next, samples);
-    scheduler().commit(std::move(next), all);
-    return batch;
-  }
-  int cached_tokens(Request r) {
-    add(std::move(r));
-    while (!scheduler().idle()) step();
-    return scheduler().drain().back().usage.cached_tokens;
-  }
-
-  SchedulerOptions options_;
-  std::optional<Scheduler> scheduler_;
-  RequestId next_id_ = 1;
-};
+using VectorsTest = SmallSteps;
 
 TEST_F(VectorsTest, GoToTheirRows) {
   add(numbered_request(2, 4));

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/thread_pool.h"
+#include <optional>
+
+#include "speculative/drafter_fixture.h"
 
 namespace sluice::draft_model_test {
 namespace {
@@ -13,87 +15,14 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr int kVocab = 64;
-constexpr int kBlock = 4;
-
-class DraftModelTest : public ::testing::Test {
+class DraftModelTest : public DrafterFixture {
  protected:
-  DraftModelTest()
-      : pool_(1, /*pin=*/false),
-        queue_(ops::select_backend("reference").open(0).make_queue(pool_)),
-        arena_(1 << 20),
-        context_(*queue_, arena_),
-        logits_(sizeof(float) * 8 * kVocab) {
-    options_.tokens = 3;
-  }
-
   DraftModel& drafter() {
-    if (drafter_) return *drafter_;
-    const auto run = [this](const Batch& batch, const Tensor&) { return forward(batch); };
-    drafter_.emplace(options_, DraftModelRunner{.run = run,
-                                                .context = &context_,
-                                                .vocab = kVocab,
-                                                .most_rows = 8,
-                                                .block_size = kBlock,
-                                                .groups = groups_});
+    if (!drafter_) drafter_.emplace(options_, runner());
     return *drafter_;
   }
+  void complete() { DrafterFixture::complete(drafter()); }
 
-  // The logit of the next number is `margin_` above the others.
-  Tensor forward(const Batch& batch) {
-    batches_.push_back(batch);
-    Tensor logits(logits_.data(), &kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), kVocab});
-    for (size_t row = 0; row < batch.sample_rows.size(); ++row) {
-      float* own = logits.f32() + row * kVocab;
-      std::fill_n(own, kVocab, 0.0f);
-      own[(batch.tokens[static_cast<size_t>(batch.sample_rows[row])] + 1) % kVocab] = margin_;
-    }
-    return logits;
-  }
-
-  // Adds the last `rows` of `length` tokens of a sequence, of which `drafted` are drafted, with all its blocks.
-  void add(const std::vector<TokenId>& tokens, int length, int drafted, std::vector<int32_t> blocks,
-           TokenId unseen = -1) {
-    parts_.push_back({.drafted = drafted, .first_task = static_cast<int>(tasks_.size()), .unseen = unseen});
-    for (int i = 0; drafted > 0 && i <= drafted; ++i) {
-      tasks_.push_back(
-          {.row = static_cast<int>(tasks_.size()), .params = &params_, .end_tokens = ends_, .position = i});
-    }
-    step_.tokens.insert(step_.tokens.end(), tokens.begin(), tokens.end());
-    for (int i = 0; i < drafted; ++i) step_.tokens.push_back(kTokenToCome);
-    const int rows = static_cast<int>(tokens.size()) + drafted;
-    for (int i = length - rows; i < length; ++i) step_.positions.push_back(i);
-    step_.query_start.push_back(step_.size());
-    step_.kv_len.push_back(length);
-    step_.prompt_len.push_back(1);
-    blocks.resize(4, -1);
-    step_.block_table.insert(step_.block_table.end(), blocks.begin(), blocks.end());
-    step_.block_table_stride = 4;
-  }
-
-  void complete() {
-    DraftStep step{.batch = step_, .tasks = tasks_, .parts = parts_, .sampled = {}};
-    drafter().complete(step);
-  }
-
-  SpeculativeOptions options_;
-  std::vector<BlockGroup> groups_{{}};
-  ThreadPool pool_;
-  std::unique_ptr<ops::Queue> queue_;
-  Arena arena_;
-  ops::Ctx context_;
-  Buffer logits_;
-  float margin_ = 20;
-  SamplingParams params_{.temperature = 0};
-  std::vector<TokenId> ends_;
-  Batch step_ = [] {
-    Batch batch;
-    batch.query_start = {0};
-    return batch;
-  }();
-  std::vector<SampleTask> tasks_;
-  std::vector<DraftPart> parts_;
-  std::vector<Batch> batches_;  // that the draft model computed
   std::optional<DraftModel> drafter_;
 };
 

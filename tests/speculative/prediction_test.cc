@@ -4,10 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <optional>
-
-#include "base/thread_pool.h"
+#include "speculative/drafter_fixture.h"
 
 namespace sluice::prediction_drafter_test {
 namespace {
@@ -16,74 +13,15 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr int kVocab = 64;
-constexpr int kBlock = 4;
-
-class PredictionTest : public ::testing::Test {
+class PredictionTest : public DrafterFixture {
  protected:
-  PredictionTest()
-      : pool_(1, /*pin=*/false),
-        queue_(ops::select_backend("reference").open(0).make_queue(pool_)),
-        arena_(1 << 20),
-        context_(*queue_, arena_),
-        logits_(sizeof(float) * 8 * kVocab) {
-    options_.tokens = 3;
-    drafter_.emplace(options_,
-                     DraftModelRunner{.run = [this](const Batch& batch, const Tensor&) { return forward(batch); },
-                                      .context = &context_,
-                                      .vocab = kVocab,
-                                      .most_rows = 8,
-                                      .block_size = kBlock,
-                                      .groups = {{}}});
-    step_.query_start = {0};
-    step_.block_table_stride = 3;
-  }
-
-  Tensor forward(const Batch& batch) {
-    batches_.push_back(batch);
-    Tensor logits(logits_.data(), &kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), kVocab});
-    for (size_t row = 0; row < batch.sample_rows.size(); ++row) {
-      float* own = logits.f32() + row * kVocab;
-      std::fill_n(own, kVocab, 0.0f);
-      own[(batch.tokens[static_cast<size_t>(batch.sample_rows[row])] + 1) % kVocab] = 20;
-    }
-    return logits;
-  }
-
   // Adds tokens from position `first` on, and a draft behind them.
   void add(const std::vector<TokenId>& tokens, int first, int drafted, std::vector<int32_t> blocks) {
-    parts_.push_back({.drafted = drafted, .first_task = static_cast<int>(tasks_.size())});
-    for (int i = 0; drafted > 0 && i <= drafted; ++i) {
-      tasks_.push_back({.row = static_cast<int>(tasks_.size()), .params = &params_, .end_tokens = {}, .position = i});
-    }
-    step_.tokens.insert(step_.tokens.end(), tokens.begin(), tokens.end());
-    step_.tokens.insert(step_.tokens.end(), static_cast<size_t>(drafted), kTokenToCome);
-    const int end = first + static_cast<int>(tokens.size()) + drafted;
-    for (int i = first; i < end; ++i) step_.positions.push_back(i);
-    step_.query_start.push_back(step_.size());
-    step_.kv_len.push_back(end);
-    step_.prompt_len.push_back(1);
-    blocks.resize(3, -1);
-    step_.block_table.insert(step_.block_table.end(), blocks.begin(), blocks.end());
+    DrafterFixture::add(tokens, first + static_cast<int>(tokens.size()) + drafted, drafted, std::move(blocks));
   }
+  void complete() { DrafterFixture::complete(drafter_); }
 
-  void complete() {
-    DraftStep step{.batch = step_, .tasks = tasks_, .parts = parts_, .sampled = {}};
-    drafter_->complete(step);
-  }
-
-  SpeculativeOptions options_;
-  ThreadPool pool_;
-  std::unique_ptr<ops::Queue> queue_;
-  Arena arena_;
-  ops::Ctx context_;
-  Buffer logits_;
-  SamplingParams params_{.temperature = 0};
-  Batch step_;
-  std::vector<SampleTask> tasks_;
-  std::vector<DraftPart> parts_;
-  std::vector<Batch> batches_;  // that the layers computed
-  std::optional<Prediction> drafter_;
+  Prediction drafter_{options_, runner()};
 };
 
 TEST_F(PredictionTest, DraftsBeginWithTheTokenThatWasSampledLast) {
@@ -94,7 +32,7 @@ TEST_F(PredictionTest, DraftsBeginWithTheTokenThatWasSampledLast) {
   ASSERT_THAT(batches_, SizeIs(2));
   EXPECT_THAT(batches_[0].tokens, ElementsAre(10));
   EXPECT_THAT(batches_[0].slots, ElementsAre(3 * 4 + 1));
-  EXPECT_THAT(batches_[0].block_table, ElementsAre(7, 3, -1));
+  EXPECT_THAT(batches_[0].block_table, ElementsAre(7, 3, -1, -1));
   EXPECT_THAT(batches_[0].kv_len, ElementsAre(6));
   EXPECT_TRUE(batches_[0].wants_hidden);
   EXPECT_THAT(batches_[1].tokens, ElementsAre(11));
@@ -115,7 +53,7 @@ TEST_F(PredictionTest, AllTokensOfAStepAreComputedButTheFirstOfAText) {
   add({10}, 0, 0, {7});
   add({20, 21, 22}, 0, 0, {2});
   add({30, 31}, 5, 0, {4, 9});
-  drafter_->observe(step_);
+  drafter_.observe(step_);
   ASSERT_THAT(batches_, SizeIs(1));
   const Batch& batch = batches_[0];
   EXPECT_THAT(batch.tokens, ElementsAre(21, 22, 30, 31));

@@ -22,8 +22,8 @@ class ArgumentsStream {
         in_string_ = true;
       } else if (c == '{' || c == '[') {
         ++open_;
-      } else if (c == '<' && !(text.size() > i + 1 && is_other(text[i + 1]))) {
-        ended_ = text.size() > i + 1;
+      } else if (c == '<' && (i + 1 == text.size() || continues_mark(text[i + 1]))) {
+        ended_ = i + 1 < text.size();
         return i;
       } else if ((c == '}' || c == ']') && --open_ == 0) {
         ended_ = true;
@@ -35,7 +35,7 @@ class ArgumentsStream {
   bool ended() const { return ended_; }
 
  private:
-  static bool is_other(char c) { return c != '/' && c != '|' && c != "｜"[0]; }
+  static bool continues_mark(char c) { return c == '/' || c == '|' || c == "｜"[0]; }
 
   int64_t open_ = 0;  // brackets
   bool in_string_ = false, escaped_ = false, ended_ = false;

@@ -89,8 +89,7 @@ class JsonBodyReader final : public BodyReader {
   // Before the first character of a value.
   void value(char c, CallSink& sink) {
     if (!begun_ && c == '{' && is_arguments() && !name_.empty()) {
-      begin(sink);
-      state_ = State::kStream;
+      if (begin(sink)) state_ = State::kStream;
     } else if (!begun_ && c == '{' && key_ == "function" && depth_ == 1 && name_.empty()) {
       ++at_, ++depth_;
       state_ = State::kKey;
@@ -143,8 +142,7 @@ class JsonBodyReader final : public BodyReader {
       return fail();
     }
     if (name_.empty() || arguments_.empty()) return;
-    begin(sink);
-    sink.arguments(std::move(arguments_));
+    if (begin(sink)) sink.arguments(std::move(arguments_));
   }
 
   // Returns false when more text is needed.
@@ -162,14 +160,15 @@ class JsonBodyReader final : public BodyReader {
     // Models leave empty arguments out.
     const bool known = std::ranges::any_of(functions_, [&](const ToolFunction& f) { return f.name == name_; });
     if (!known) return fail();
-    begin(sink);
-    sink.arguments("{}");
+    if (begin(sink)) sink.arguments("{}");
   }
 
   bool is_arguments() const { return key_ == keys_.arguments || key_ == "arguments" || key_ == "parameters"; }
-  void begin(CallSink& sink) {
+  bool begin(CallSink& sink) {
+    if (!sink.takes(name_)) return fail(), false;
     begun_ = true;
     sink.begin(name_, id_);
+    return true;
   }
   // What follows arguments without being JSON is not a part of the call.
   void fail() { state_ = begun_ ? State::kDone : State::kOther; }

@@ -78,7 +78,9 @@ class LiteralCallReader final : public BodyReader {
       if (at == text.size()) return State::kMore;
       if (at == key || text[at] != notation_.assign) return State::kOther;
     }
-    sink.begin(std::string(text.substr(name, name_end - name)), "");
+    const std::string_view called = text.substr(name, name_end - name);
+    if (!sink.takes(called)) return State::kOther;
+    sink.begin(std::string(called), "");
     used = behind;
     return State::kDone;
   }

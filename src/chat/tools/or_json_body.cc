@@ -1,31 +1,27 @@
-// Bodies in a notation of their own, or in JSON.
-#include <optional>
+// Bodies in a notation of their own, or in JSON, which begins with a brace.
 #include <utility>
 
 #include "chat/tools/call_format.h"
-#include "chat/tools/json_pieces.h"
 
 namespace sluice {
 namespace {
 
-// Leaves the text to one of two readers, once its first visible character is known.
+// Leaves the text to the reader of one of two bodies, once its first character is known.
 class EitherReader final : public BodyReader {
  public:
-  EitherReader(std::unique_ptr<BodyReader> own, std::unique_ptr<BodyReader> json)
-      : own_(std::move(own)), json_(std::move(json)) {}
+  EitherReader(const CallBody& own, const CallBody& json, const ToolFunctions& functions)
+      : own_(own), json_(json), functions_(functions) {}
 
   Result read(std::string_view text, bool last, CallSink& sink) override {
-    if (!is_json_) {
-      const std::string_view visible = trimmed(text);
-      if (visible.empty()) return {State::kMore, 0};
-      is_json_ = visible[0] == '{';
-    }
-    return (*is_json_ ? json_ : own_)->read(text, last, sink);
+    if (!reader_ && text.empty()) return {State::kMore, 0};
+    if (!reader_) reader_ = (text.front() == '{' ? json_ : own_).reader(functions_);
+    return reader_->read(text, last, sink);
   }
 
  private:
-  std::unique_ptr<BodyReader> own_, json_;
-  std::optional<bool> is_json_{};
+  const CallBody &own_, &json_;
+  const ToolFunctions& functions_;
+  std::unique_ptr<BodyReader> reader_;
 };
 
 class OrJsonBody final : public CallBody {
@@ -33,7 +29,7 @@ class OrJsonBody final : public CallBody {
   explicit OrJsonBody(std::shared_ptr<const CallBody> own) : own_(std::move(own)) {}
 
   std::unique_ptr<BodyReader> reader(const ToolFunctions& functions) const override {
-    return std::make_unique<EitherReader>(own_->reader(functions), json_->reader(functions));
+    return std::make_unique<EitherReader>(*own_, *json_, functions);
   }
   grammar::NodeId build(grammar::Builder& builder, const ToolFunction& function,
                         const grammar::CompileContext& context) const override {

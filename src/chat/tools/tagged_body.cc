@@ -270,8 +270,8 @@ class TaggedReader final : public BodyReader {
 
   struct ValueEnd {
     bool found;
-    size_t size;  // of the value; not found: what of it is known
-    size_t used;  // up to behind the end
+    size_t size;  // bytes of the value; not found: those that are known to belong to it
+    size_t used;  // bytes up to behind the end
   };
   ValueEnd value_end() const {
     const std::string_view text = rest();
@@ -361,7 +361,7 @@ class TaggedReader final : public BodyReader {
   State state_ = State::kName;
   std::string key_{}, value_{};
   ArgumentTypes types_ = kAnyType;
-  std::vector<std::string> keys_{};  // of the parameters so far
+  std::vector<std::string> keys_{};  // parameters that have a value
   ArgumentsStream stream_{};
   bool at_begin_ = true;  // of a value
 

@@ -20,7 +20,7 @@ class TagLanguages {
   TagLanguages(std::string end, std::vector<std::string> forgotten)
       : end_(std::move(end)), forgotten_(std::move(forgotten)) {}
 
-  const std::string& end() const { return end_; }  // of a value
+  const std::string& end() const { return end_; }  // what ends a value
   const std::vector<std::string>& forgotten() const { return forgotten_; }
   grammar::Automaton with_end() const;                   // texts that hold the end
   grammar::Automaton names() const;                      // what can be written as a name

@@ -73,7 +73,7 @@ class CompressedAttention final : public TokenMixer {
   Tensor make_entries(ops::Ctx& c, const TokenMixerStep& step, const Tensor& x, const Tensor& q_latent,
                       const ops::EntryCache& entries) const;
 
-  CompressedAttentionSpec spec_;  // of this rank's heads and groups
+  CompressedAttentionSpec spec_;  // with this rank's heads and groups
   Linear in_;                     // outputs: the queries' latent vector, the key
   Norm q_norm_, kv_norm_;
   Linear q_b_;

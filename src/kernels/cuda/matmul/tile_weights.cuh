@@ -14,7 +14,7 @@
 namespace sluice::cuda::tiles {
 
 inline constexpr int kThreads = 256;  // two warp groups
-// of a block
+// A block's.
 inline constexpr int kPanels = kThreads / kWarp, kOutputs = kPanels * kPanelOutputs;
 static_assert(kOutputs == kTileOutputs);
 inline constexpr int kSteps = kPanelSlice / kPanelStep;
