@@ -184,8 +184,9 @@ class TaggedReader final : public BodyReader {
   }
 
   Step end() {
+    if (marks_.body_end.empty()) return Step::kDone;
     skip_space();
-    const Match end = marks_.body_end.empty() ? Match::kNo : match(rest(), marks_.body_end);
+    const Match end = match(rest(), marks_.body_end);
     if (end == Match::kPartly && !last_) return Step::kMore;
     if (end == Match::kYes) at_ += marks_.body_end.size();
     return Step::kDone;

@@ -241,6 +241,13 @@ TEST(Tagged, LongNamesAndSpacesAreReadAlikeInPieces) {
     const std::string python = "[" + name + "(a=1)]";
     expect_parsed("pythonic", {{python, parse("pythonic", {python})}});
   }
+  for (const size_t size : {60u, 70u}) {
+    const std::string text =
+        "<tool_call><function=f><parameter=city>A\n</function>" + std::string(size, ' ') + "</tool_call>";
+    expect_parsed("qwen3_coder", {{text, parse("qwen3_coder", {text}, functions())}}, functions());
+  }
+  expect_parsed("glm45", {{"<tool_call>f\n{\"city\": \"}\"}\n```", {"\n```", {{"f", "{\"city\": \"}\"}"}}}}},
+                functions());
   expect_parsed("glm45",
                 {{"<tool_call>f<arg_key>city</arg_key> \t\nParis</arg_value></tool_call>",
                   {"", {{"f", "{\"city\": \"Paris\"}"}}}}},
