@@ -376,6 +376,40 @@ TEST(Collectives, BroadcastCopiesFromRankZero) {
   }
 }
 
+// Ops of several kinds and sizes share the memory between ranks. None may read what another one left there.
+TEST(Collectives, OpsOfAllKindsFollowEachOther) {
+  for (const Backend* backend : backends()) {
+    for (const int size : {2, 3}) {
+      on_ranks(*backend, size, 1, [&](const Rank& rank) {
+        const int mine = rank.communicator.rank();
+        for (int turn = 0; turn < 3; ++turn) {
+          for (const auto& [rows, columns, gap] : kSizes) {
+            if (rows * columns > 1'000'000) continue;
+            Owned x = matrix_of(turn + mine, rows, columns, 0);
+            broadcast(rank.ctx, x);
+            const Owned want = matrix_of(turn, rows, columns, 0);
+            for (int64_t i = 0; i < rows; ++i) ASSERT_TRUE(same_bits(x.row(i), want.row(i), columns)) << columns;
+            Owned gathered(&kFloat32, {rows, columns}, gap);
+            const Share share = share_of(columns, mine, size);
+            all_gather(rank.ctx, gathered, want->slice_columns(share.begin, share.count));
+            for (int64_t i = 0; i < rows; ++i) {
+              ASSERT_TRUE(same_bits(gathered.row(i), want.row(i), columns)) << columns;
+            }
+            Owned sum(&kFloat32, {rows, columns}, gap), ones(&kFloat32, {rows, columns}, gap);
+            for (int64_t i = 0; i < rows; ++i) std::fill_n(ones.row(i), columns, static_cast<float>(turn + mine));
+            all_reduce(rank.ctx, sum, ones, false);
+            const auto total = static_cast<float>(turn * size + size * (size - 1) / 2);
+            for (int64_t i = 0; i < rows; ++i) {
+              ASSERT_TRUE(std::all_of(sum.row(i), sum.row(i) + columns, [&](float v) { return v == total; }))
+                  << columns;
+            }
+          }
+        }
+      });
+    }
+  }
+}
+
 // Each rank sends to the next one; the last one answers the first.
 TEST(Collectives, MessagesGoToOneRank) {
   for (const Backend* backend : backends()) {

@@ -128,8 +128,10 @@ void rank_op(ops::Queue& queue, Communicator& ranks, Args... args) {
 
 void all_reduce_op(ops::Queue& queue, Communicator& ranks, Tensor out, Tensor x, bool accumulate) {
   const PeerMemory& peers = current(queue).peers(ranks);
-  SumsBegun* begun = current(queue).sums_begun(ranks);
-  if (begun != nullptr && begun->finish(launch(queue), out, x, accumulate)) return current(queue).finish_op();
+  if (SumsBegun* begun = current(queue).sums_begun(ranks); begun != nullptr && begun->awaits(x)) {
+    begun->finish(launch(queue), out, x, accumulate);
+    return current(queue).finish_op();
+  }
   take_or_launch(
       queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.all_reduce(peers, out, x, accumulate, fallback); },
       [=, &peers](const Launch& l) { all_reduce(l, peers, out, x, accumulate); });
@@ -159,7 +161,7 @@ bool all_reduce_norm_op(ops::Queue& queue, Communicator& ranks, const Tensor& ou
 void begin_sum_op(ops::Queue& queue, Communicator& ranks, const Tensor& x) {
   SumsBegun* begun = current(queue).sums_begun(ranks);
   // A run that does not begin is summed when it is called. All ranks decide alike.
-  if (begun == nullptr || launch(queue).captured || x.bytes() > kLandingBytes || !x.dense()) return;
+  if (begun == nullptr || current(queue).launch().captured || x.bytes() > kLandingBytes || !x.dense()) return;
   begun->begin(launch(queue), x);
 }
 

@@ -1,6 +1,7 @@
 // The ops between ranks. Sums are added in the order of the ranks, so that all ranks have the same bits.
 //
-// Small sums are made in one shot (one_shot.cu). The persistent decode kernel exchanges its sums by itself.
+// Small sums are made, and few columns gathered, in one shot (one_shot.cu). The persistent decode kernel exchanges its
+// sums by itself. A few words of rank 0 go through inboxes.
 //
 // Large sums are divided: each rank adds its part of the elements for all, and the others copy the result. Two ranks
 // read each other's parts instead, which moves as many bytes. Kernels meet between these phases block by block: block b
@@ -13,6 +14,7 @@
 #include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/collectives/sums_begun.h"
 #include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/peers.cuh"
 #include "kernels/cuda/device/wide_rows.cuh"
 #include "kernels/cuda/grid.h"
@@ -163,6 +165,23 @@ __global__ void __launch_bounds__(kThreads)
   meet(m, first, count);
 }
 
+// Copies at most as many words of rank 0 as a block has threads. In a round every rank sends to all others, see
+// device/peers.cuh. So the ranks that have nothing to send send their first word.
+__global__ void __launch_bounds__(kThreads)
+    broadcast_few(const __grid_constant__ PeerMemory m, uint32_t* words, int total) {
+  wait_for_earlier();
+  const int word = static_cast<int>(threadIdx.x);
+  const uint32_t round = *static_cast<volatile uint32_t*>(&region_header(m, m.rank).round) + 1;
+  if (word < (m.rank == 0 ? total : 1)) send_value(m, word, __uint_as_float(words[word]), round);
+  __syncthreads();  // all have read the round and the words
+  for (int rank = 0; rank < m.size; ++rank) {
+    if (rank == m.rank || word >= (rank == 0 ? total : 1)) continue;
+    const float value = take_value(m, word, rank, round);
+    if (rank == 0) words[word] = __float_as_uint(value);
+  }
+  if (word == 0) region_header(m, m.rank).round = round;
+}
+
 unsigned meeting_blocks(int64_t items) {
   return static_cast<unsigned>(std::clamp<int64_t>(pieces(items, kThreads), 1, kMostMeetingBlocks));
 }
@@ -186,10 +205,6 @@ void copy_pieces(const Launch& l, const PeerMemory& m, int from, int first, int 
   }
 }
 
-}  // namespace
-
-namespace {
-
 template <class T>
 void sum_runs(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x, bool accumulate) {
   const int64_t rows = x.shape[0], columns = x.shape[1];
@@ -209,6 +224,7 @@ void all_reduce(const Launch& l, const PeerMemory& m, const Tensor& out, const T
 }
 
 void all_gather(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x) {
+  if (all_gather_one_shot(l, m, out, x)) return;
   const int64_t widest = pieces(out.shape[1], m.size);
   each_run(out.shape[0], widest, [&](int64_t row, int64_t count) {
     gather<<<meeting_blocks(count * pieces(widest, 4)), kThreads, 0, l.stream>>>(
@@ -218,7 +234,11 @@ void all_gather(const Launch& l, const PeerMemory& m, const Tensor& out, const T
   });
 }
 
-void broadcast(const Launch& l, const PeerMemory& m, const Tensor& x) { copy_pieces(l, m, 0, 0, m.size, x); }
+void broadcast(const Launch& l, const PeerMemory& m, const Tensor& x) {
+  const auto words = static_cast<int64_t>(x.bytes() / sizeof(uint32_t));
+  if (words == 0 || words > kThreads) return copy_pieces(l, m, 0, 0, m.size, x);
+  launch_pdl(l, "words of rank 0", broadcast_few, dim3(1), kThreads, 0, m, x.as<uint32_t>(), static_cast<int>(words));
+}
 
 void send(const Launch& l, const PeerMemory& m, int rank, const Tensor& x) { copy_pieces(l, m, m.rank, rank, 1, x); }
 void receive(const Launch& l, const PeerMemory& m, int rank, const Tensor& x) { copy_pieces(l, m, rank, rank, 1, x); }

@@ -1,5 +1,6 @@
 // Sums over ranks in one shot: every rank stores its summands into the memory of all others, and adds what came. The
-// norm of the rows may follow in the same kernel. Bound by the link, and for few rows by its latency.
+// norm of the rows may follow in the same kernel. Columns of ranks are gathered in the same way. Bound by the link, and
+// for few rows by its latency.
 //
 // A place that nothing has come to holds kAbsent in every word. A reader loads a place until no word is absent, so
 // there are neither flags nor fences, and every byte on the link is a summand. It then puts kAbsent back. Two shots use
@@ -8,6 +9,7 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/device/cluster.cuh"
@@ -19,6 +21,7 @@
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/device/wide_rows.cuh"
 #include "kernels/cuda/grid.h"
+#include "parallel/share.h"
 
 namespace sluice::cuda {
 namespace {
@@ -67,7 +70,7 @@ __device__ bool load_place(const uint2* at, uint2& unit) {
 __device__ void clear_place(float4* at) { *reinterpret_cast<uint4*>(at) = {kAbsent, kAbsent, kAbsent, kAbsent}; }
 __device__ void clear_place(uint2* at) { *at = {kAbsent, kAbsent}; }
 
-// One rank's part in a shot. Every thread that sends a unit also adds it.
+// One rank's part in a shot. Every thread that sends a unit also takes those with the same index.
 template <class Unit>
 class Shot {
  public:
@@ -88,19 +91,22 @@ class Shot {
       mine.shot_blocks = 0, mine.shot = number_;
     }
   }
+  // Returns another rank's unit when it has come.
+  __device__ Unit take(int index, int rank) const {
+    Unit* at = places<Unit>(m_, m_.rank, rank, number_) + index;
+    Unit v;
+    uint32_t looks = 0;
+    while (!load_place(at, v) && !given_up(m_, looks)) {
+    }
+    clear_place(at);
+    return v;
+  }
   // Returns the sum of the ranks' units, added in their order.
   __device__ float4 add(int index, Unit own) const {
     float4 all{};
     for (int rank = 0; rank < m_.size; ++rank) {
-      Unit v = own;
-      if (rank != m_.rank) {
-        Unit* at = places<Unit>(m_, m_.rank, rank, number_) + index;
-        uint32_t looks = 0;
-        while (!load_place(at, v) && !given_up(m_, looks)) {
-        }
-        clear_place(at);
-      }
-      all = rank == 0 ? to_floats(v) : sum(all, to_floats(v));
+      const float4 v = to_floats(rank == m_.rank ? own : take(index, rank));
+      all = rank == 0 ? v : sum(all, v);
     }
     return all;
   }
@@ -124,6 +130,30 @@ __global__ void sum_one_shot(const __grid_constant__ PeerMemory m, WideRows<floa
     const float4 before = accumulate ? out.load(row, column) : float4{};
     const float4 v = shot.add(i, x.load(row, column));
     out.store(row, column, out.columns, accumulate ? sum(before, v) : v);
+  }
+}
+
+// Rows in a shot have `widest` columns, the most of a rank.
+__global__ void gather_one_shot(const __grid_constant__ PeerMemory m, WideRows<float> out, WideRows<float> x, int rows,
+                                int widest) {
+  wait_for_earlier();
+  const Shot<float4> shot(m);
+  const int per_row = (widest + 3) / 4, total = rows * per_row, step = static_cast<int>(gridDim.x * blockDim.x);
+  const int first = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const auto put_out = [&](int rank, int i, float4 v) {
+    const Share of = share_of(out.columns, rank, m.size);
+    const auto begin = static_cast<int>(of.begin), count = static_cast<int>(of.count), column = i % per_row * 4;
+    if (column < count) out.store(i / per_row, begin + column, begin + count, v);
+  };
+  for (int i = first; i < total; i += step) {
+    const float4 v = x.load(i / per_row, i % per_row * 4);
+    shot.send(i, v);
+    put_out(m.rank, i, v);
+  }
+  shot.end_sending();
+  for (int rank = 0; rank < m.size; ++rank) {
+    if (rank == m.rank) continue;
+    for (int i = first; i < total; i += step) put_out(rank, i, shot.take(i, rank));
   }
 }
 
@@ -299,18 +329,25 @@ void launch_normed(const Launch& l, const PeerMemory& m, const Tensor& out, cons
              "sum of ranks and norm");
 }
 
-template <class T>
-void launch_sum(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x, bool accumulate) {
-  const int64_t rows = x.shape[0], units = rows * pieces(x.shape[1], 4);
+// Launches a kernel whose threads have some units each.
+template <class... Parameters, class... Arguments>
+void launch_shot(const Launch& l, const char* name, void (*kernel)(Parameters...), int64_t units,
+                 Arguments&&... arguments) {
   const int64_t threads = units <= kMostMeetingBlocks * int64_t{128} ? 128 : kMostThreads;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(pieces(units, threads), kMostMeetingBlocks));
-  launch_pdl(l, "sum of ranks", sum_one_shot<T>, dim3(blocks), static_cast<unsigned>(threads), 0, m,
-             WideRows<float>(out), WideRows<T>(x), static_cast<int>(rows), accumulate);
+  launch_pdl(l, name, kernel, dim3(blocks), static_cast<unsigned>(threads), 0, std::forward<Arguments>(arguments)...);
 }
 
-bool fits_one_shot(const PeerMemory& m, const Tensor& x) {
-  return static_cast<size_t>(x.shape[0] * pieces(x.shape[1], 4) * 4 * x.dtype->block_bytes) <= share_of_shot(m.size);
+template <class T>
+void launch_sum(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x, bool accumulate) {
+  launch_shot(l, "sum of ranks", sum_one_shot<T>, x.shape[0] * pieces(x.shape[1], 4), m, WideRows<float>(out),
+              WideRows<T>(x), static_cast<int>(x.shape[0]), accumulate);
 }
+
+bool fits_one_shot(const PeerMemory& m, int64_t rows, int64_t columns, DType type) {
+  return static_cast<size_t>(rows * pieces(columns, 4) * 4 * type->block_bytes) <= share_of_shot(m.size);
+}
+bool fits_one_shot(const PeerMemory& m, const Tensor& x) { return fits_one_shot(m, x.shape[0], x.shape[1], x.dtype); }
 
 }  // namespace
 
@@ -339,6 +376,14 @@ bool all_reduce_one_shot(const Launch& l, const PeerMemory& m, const Tensor& out
     if (x.dtype == &kBFloat16) return launch(__nv_bfloat16{});
     launch(float{});
   });
+  return true;
+}
+
+bool all_gather_one_shot(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x) {
+  const int64_t rows = out.shape[0], widest = pieces(out.shape[1], m.size);
+  if (rows == 0 || !fits_one_shot(m, rows, widest, x.dtype)) return false;
+  launch_shot(l, "columns of ranks", gather_one_shot, rows * pieces(widest, 4), m, WideRows<float>(out),
+              WideRows<float>(x), static_cast<int>(rows), static_cast<int>(widest));
   return true;
 }
 

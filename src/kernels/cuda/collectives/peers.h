@@ -110,5 +110,6 @@ void receive(const Launch&, const PeerMemory&, int rank, const Tensor& x);
 bool all_reduce_one_shot(const Launch&, const PeerMemory&, const Tensor& out, const Tensor& x, bool accumulate);
 bool all_reduce_one_shot(const Launch&, const PeerMemory&, const Tensor& out, const Tensor& x, bool accumulate,
                          const ops::RowNorm& norm);
+bool all_gather_one_shot(const Launch&, const PeerMemory&, const Tensor& out, const Tensor& x);
 
 }  // namespace sluice::cuda

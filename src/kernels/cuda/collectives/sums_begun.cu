@@ -100,9 +100,8 @@ void SumsBegun::begin(const Launch& l, const Tensor& x) {
   ++begun_;
 }
 
-bool SumsBegun::finish(const Launch& l, const Tensor& out, const Tensor& x, bool accumulate) {
+void SumsBegun::finish(const Launch& l, const Tensor& out, const Tensor& x, bool accumulate) {
   const uint32_t turn = finished_ % kUnderWay;
-  if (finished_ == begun_ || runs_[turn] != x.data) return false;
   const Run run(finished_++);
   check_cuda(cudaStreamWaitEvent(l.stream, copied_[turn]), "waiting for a copy");  // out may be x
   if (x.dtype == &kBFloat16) {
@@ -110,7 +109,6 @@ bool SumsBegun::finish(const Launch& l, const Tensor& out, const Tensor& x, bool
   } else {
     launch_add<float>(l, memory_, run, out, x, accumulate);
   }
-  return true;
 }
 
 }  // namespace sluice::cuda

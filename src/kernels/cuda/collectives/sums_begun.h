@@ -23,8 +23,10 @@ class SumsBegun {
 
   // x: dense rows of at most kLandingBytes, which stay until finish().
   void begin(const Launch& l, const Tensor& x);
-  // Adds x as all_reduce() does, if x is the oldest run that was begun. Else returns false.
-  bool finish(const Launch& l, const Tensor& out, const Tensor& x, bool accumulate);
+  // Whether x is the oldest run that was begun and not finished.
+  bool awaits(const Tensor& x) const { return finished_ != begun_ && runs_[finished_ % kUnderWay] == x.data; }
+  // Adds x, which awaits(), as all_reduce() does.
+  void finish(const Launch& l, const Tensor& out, const Tensor& x, bool accumulate);
 
  private:
   static constexpr uint32_t kUnderWay = 2;

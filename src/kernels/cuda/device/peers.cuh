@@ -37,20 +37,21 @@ __device__ inline void send_value(const PeerMemory& m, int64_t word, float value
                  : "memory");
   }
 }
+// Returns another rank's value when it has come.
+__device__ inline float take_value(const PeerMemory& m, int64_t word, int rank, uint32_t round) {
+  const uint2* at = inbox(m, m.rank, rank, round) + word;
+  uint2 v;
+  uint32_t looks = 0;
+  do {
+    asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at) : "memory");
+  } while (v.y != round && !given_up(m, looks));
+  return __uint_as_float(v.x);
+}
 // Returns the sum of the ranks' values, added in their order. `mine` is this rank's value.
 __device__ inline float sum_values(const PeerMemory& m, int64_t word, float mine, uint32_t round) {
   float sum = 0.0f;
   for (int rank = 0; rank < m.size; ++rank) {
-    float value = mine;
-    if (rank != m.rank) {
-      const uint2* at = inbox(m, m.rank, rank, round) + word;
-      uint2 v;
-      uint32_t looks = 0;
-      do {
-        asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at) : "memory");
-      } while (v.y != round && !given_up(m, looks));
-      value = __uint_as_float(v.x);
-    }
+    const float value = rank == m.rank ? mine : take_value(m, word, rank, round);
     sum = rank == 0 ? value : sum + value;
   }
   return sum;
