@@ -2,6 +2,7 @@
 // tensor cores, and the number of rows selects the kernel. "cuda-exact" is batch-invariant: it computes in fp32, and a
 // row's bits depend on its own data only.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/registry.h"
@@ -35,7 +36,7 @@ int64_t dense_rows(const Launch& l, DType type, int64_t elements) {
   return l.compute_capability == 90 ? kDenseRowsLarge : kLibraryRowsLarge;
 }
 
-// Returns the Launch for an op that runs on its own; flushes the decode kernel builder first.
+// Returns the Launch for an op that the decode kernel does not know; the recorded ops are launched first.
 const Launch& launch(ops::Queue& queue) {
   Queue& own = current(queue);
   if (DecodeKernelBuilder* builder = own.builder()) builder->flush();
@@ -60,53 +61,47 @@ void finish(ops::Queue& queue, F&& body) {
   current(queue).finish_op();
 }
 
-// Runs an op that the persistent decode kernel may take over. take(builder, fallback) returns whether the builder took
-// it. If not, or if the builder drops it later, body(launch) launches it.
-template <class Take, class F>
-void take_or_launch(ops::Queue& queue, Take&& take, F body) {
-  const auto fallback = [&queue, body] { body(launch(queue)); };
-  DecodeKernelBuilder* builder = current(queue).builder();
-  if (builder != nullptr && take(*builder, fallback)) return;
-  if (builder != nullptr) builder->flush();
+// Launches an op that the persistent decode kernel may execute. While a graph is captured, records it instead.
+template <class F>
+void launch_or_record(ops::Queue& queue, OpDescription description, F&& body) {
+  Queue& own = current(queue);
+  if (DecodeKernelBuilder* builder = own.builder()) {
+    return builder->record({.description = std::move(description), .launch = std::forward<F>(body)});
+  }
+  body(own.launch());
+  own.finish_op();
+}
+
+// The same for an op that the kernel may execute with the tensor cores only.
+template <Arithmetic arithmetic, class F>
+void launch_or_record(ops::Queue& queue, const OpDescription& description, F&& body) {
+  if (arithmetic == Arithmetic::kTensor) return launch_or_record(queue, description, std::forward<F>(body));
   finish(queue, body);
 }
 
 void embed_op(ops::Queue& queue, Tensor out, const Tensor& table, Indices ids) {
   const int32_t* at = on_device(queue, ids);
-  take_or_launch(
-      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, table, at, fallback); },
-      [=](const Launch& l) { embed(l, out, table, at); });
-}
-
-void rms_norm_op(ops::Queue& queue, Tensor out, Tensor x, const float* weight, float eps, float offset) {
-  take_or_launch(
-      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.rms_norm(out, x, weight, eps, offset, fallback); },
-      [=](const Launch& l) { rms_norm(l, out, x, weight, eps, offset); });
-}
-
-void glu_op(ops::Queue& queue, Tensor out, Tensor gate_up, ops::Activation activation) {
-  take_or_launch(
-      queue,
-      [&](DecodeKernelBuilder& s, auto& fallback) {
-        return s.glu(out, gate_up, {activation, 0.0f, 0.0f}, fallback);
-      },
-      [=](const Launch& l) { glu(l, out, gate_up, activation); });
-}
-
-void clamped_glu_op(ops::Queue& queue, Tensor out, Tensor gate_up, float alpha, float limit) {
-  take_or_launch(
-      queue,
-      [&](DecodeKernelBuilder& s, auto& fallback) {
-        return s.glu(out, gate_up, {ops::Activation::kSilu, alpha, limit}, fallback);
-      },
-      [=](const Launch& l) { clamped_glu(l, out, gate_up, alpha, limit); });
+  launch_or_record(queue, GatherOp{out, table, at}, [=](const Launch& l) { embed(l, out, table, at); });
 }
 
 void gather_rows_op(ops::Queue& queue, Tensor out, Tensor x, Indices rows) {
   const int32_t* at = on_device(queue, rows);
-  take_or_launch(
-      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.embed(out, x, at, fallback); },
-      [=](const Launch& l) { gather_rows(l, out, x, at); });
+  launch_or_record(queue, GatherOp{out, x, at}, [=](const Launch& l) { gather_rows(l, out, x, at); });
+}
+
+void rms_norm_op(ops::Queue& queue, Tensor out, Tensor x, const float* weight, float eps, float offset) {
+  launch_or_record(queue, NormOp{out, x, weight, eps, offset},
+                   [=](const Launch& l) { rms_norm(l, out, x, weight, eps, offset); });
+}
+
+void glu_op(ops::Queue& queue, Tensor out, Tensor gate_up, ops::Activation activation) {
+  launch_or_record(queue, GluOp{out, gate_up, {activation, 0.0f, 0.0f}},
+                   [=](const Launch& l) { glu(l, out, gate_up, activation); });
+}
+
+void clamped_glu_op(ops::Queue& queue, Tensor out, Tensor gate_up, float alpha, float limit) {
+  launch_or_record(queue, GluOp{out, gate_up, {ops::Activation::kSilu, alpha, limit}},
+                   [=](const Launch& l) { clamped_glu(l, out, gate_up, alpha, limit); });
 }
 
 template <Arithmetic arithmetic, auto run, class Args>
@@ -126,35 +121,44 @@ void rank_op(ops::Queue& queue, Communicator& ranks, Args... args) {
   current(queue).finish_op();
 }
 
+CapturedOp captured_sum(const PeerMemory& peers, const Tensor& out, const Tensor& x, bool accumulate) {
+  return {.description = SumOp{&peers, out, x, accumulate},
+          .launch = [=, &peers](const Launch& l) { all_reduce(l, peers, out, x, accumulate); }};
+}
+
+CapturedOp captured_norm(const Tensor& x, const ops::RowNorm& norm) {
+  if (norm.centred) {
+    const auto launch = [=](const Launch& l) { layer_norm(l, norm.out, x, norm.weight, norm.bias, norm.eps); };
+    return {.description = std::monostate(), .launch = launch};
+  }
+  const auto launch = [=](const Launch& l) { rms_norm(l, norm.out, x, norm.weight, norm.eps, 0.0f); };
+  return {.description = NormOp{norm.out, x, norm.weight, norm.eps, 0.0f}, .launch = launch};
+}
+
 void all_reduce_op(ops::Queue& queue, Communicator& ranks, Tensor out, Tensor x, bool accumulate) {
   const PeerMemory& peers = current(queue).peers(ranks);
   if (SumsBegun* begun = current(queue).sums_begun(ranks); begun != nullptr && begun->awaits(x)) {
     begun->finish(launch(queue), out, x, accumulate);
     return current(queue).finish_op();
   }
-  take_or_launch(
-      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.all_reduce(peers, out, x, accumulate, fallback); },
-      [=, &peers](const Launch& l) { all_reduce(l, peers, out, x, accumulate); });
+  const CapturedOp sum = captured_sum(peers, out, x, accumulate);
+  launch_or_record(queue, sum.description, sum.launch);
 }
 
-// Where the decode kernel takes the sum over, the norm is an op of its own.
+// The decode kernel has the sum and the norm as ops of their own.
 bool all_reduce_norm_op(ops::Queue& queue, Communicator& ranks, const Tensor& out, const Tensor& x, bool accumulate,
                         const ops::RowNorm& norm) {
-  const PeerMemory& peers = current(queue).peers(ranks);
-  if (DecodeKernelBuilder* builder = current(queue).builder()) {
-    const auto fallback = [=, &queue, &peers] { all_reduce(launch(queue), peers, out, x, accumulate); };
-    if (builder->all_reduce(peers, out, x, accumulate, fallback)) {
-      if (norm.centred) {
-        PlainOp<layer_norm, ops::SlotFunction<&ops::OpTable::layer_norm>>::call(queue, norm.out, out, norm.weight,
-                                                                                norm.bias, norm.eps);
-      } else {
-        rms_norm_op(queue, norm.out, out, norm.weight, norm.eps, 0.0f);
-      }
-      return true;
-    }
+  Queue& own = current(queue);
+  const PeerMemory& peers = own.peers(ranks);
+  const auto fused = [=, &peers](const Launch& l) { return all_reduce_one_shot(l, peers, out, x, accumulate, norm); };
+  if (DecodeKernelBuilder* builder = own.builder()) {
+    CapturedOp sum = captured_sum(peers, out, x, accumulate);
+    sum.fused_ops = 2, sum.launch_fused = fused;
+    builder->record(std::move(sum)), builder->record(captured_norm(out, norm));
+    return true;
   }
-  if (!all_reduce_one_shot(launch(queue), peers, out, x, accumulate, norm)) return false;
-  current(queue).finish_op();
+  if (!fused(own.launch())) return false;
+  own.finish_op();
   return true;
 }
 
@@ -169,19 +173,31 @@ void copy_rows_op(ops::Queue& queue, Tensor to, Tensor from, Indices pairs) {
   finish(queue, [&](const Launch& l) { copy_rows(l, to, from, on_device(queue, pairs), pairs.size() / 2); });
 }
 
-void rope_store_op(ops::Queue& queue, const ops::RopeStoreArgs& given) {
-  ops::RopeStoreArgs args = given;
-  // The decode kernel has norms and rotations as separate ops.
-  if (current(queue).builder() != nullptr && args.q.rows() <= kMostDecodeKernelRows) {
-    each_head_norm(args, [&](const Tensor& x, const ops::HeadNorm& norm) {
-      rms_norm_op(queue, x, x, norm.weight, norm.eps, 0.0f);
-    });
-    args.q_norm = args.k_norm = {};
+// The decode kernel has the norms of heads and the rotation as ops of their own.
+void record_rope(DecodeKernelBuilder& builder, const ops::RopeStoreArgs& args, const int32_t* positions,
+                 const int32_t* slots) {
+  std::vector<CapturedOp> all;
+  each_head_norm(args, [&](const Tensor& x, const ops::HeadNorm& norm) {
+    all.push_back(captured_norm(x, {.out = x, .weight = norm.weight, .eps = norm.eps}));
+  });
+  ops::RopeStoreArgs normed = args;
+  normed.q_norm = normed.k_norm = {};
+  all.push_back({.description = RopeOp{normed, positions, slots},
+                 .launch = [=](const Launch& l) { rope_store(l, normed, positions, slots); }});
+  if (all.size() > 1) {
+    all[0].fused_ops = all.size();
+    all[0].launch_fused = [=](const Launch& l) {
+      rope_store(l, args, positions, slots);
+      return true;
+    };
   }
+  for (CapturedOp& op : all) builder.record(std::move(op));
+}
+
+void rope_store_op(ops::Queue& queue, const ops::RopeStoreArgs& args) {
   const int32_t *positions = on_device(queue, args.positions), *slots = on_device(queue, args.slots);
-  take_or_launch(
-      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.rope_store(args, positions, slots, fallback); },
-      [=](const Launch& l) { rope_store(l, args, positions, slots); });
+  if (DecodeKernelBuilder* builder = current(queue).builder()) return record_rope(*builder, args, positions, slots);
+  finish(queue, [&](const Launch& l) { rope_store(l, args, positions, slots); });
 }
 
 template <Arithmetic arithmetic>
@@ -195,12 +211,9 @@ void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
   for (size_t s = 0; s < args.kv_len.size(); ++s) {
     at.count(args.query_start[s + 1] - args.query_start[s], args.kv_len[s], group);
   }
-  const bool tensor = arithmetic == Arithmetic::kTensor;
-  take_or_launch(
-      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return tensor && s.attention(args, at, fallback); },
-      [=](const Launch& l) {
-        if (!tensor || !attention_tensor(l, args, at)) attention_exact(l, args, at);
-      });
+  launch_or_record<arithmetic>(queue, AttentionOp{args, at}, [=](const Launch& l) {
+    if (arithmetic != Arithmetic::kTensor || !attention_tensor(l, args, at)) attention_exact(l, args, at);
+  });
 }
 
 void feed_sampled_op(ops::Queue& queue, const ops::FeedSampledArgs& args) {
@@ -244,12 +257,7 @@ MatmulProblem problem_of(const ops::MatmulArgs& args) {
 template <Arithmetic arithmetic>
 void matmul_op(ops::Queue& queue, const ops::MatmulArgs& args) {
   const MatmulProblem p = problem_of(args);
-  take_or_launch(
-      queue,
-      [&](DecodeKernelBuilder& s, auto& fallback) {
-        return arithmetic == Arithmetic::kTensor && s.matmul(p, fallback);
-      },
-      [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
+  launch_or_record<arithmetic>(queue, p, [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
 }
 
 bool lora_matmul_op(ops::Queue& queue, const ops::MatmulArgs& args, const ops::LoraShrinkArgs& change) {
@@ -262,19 +270,13 @@ bool lora_matmul_op(ops::Queue& queue, const ops::MatmulArgs& args, const ops::L
 }
 
 void route_op(ops::Queue& queue, const ops::RouteArgs& args) {
-  take_or_launch(
-      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.route(args, fallback); },
-      [=](const Launch& l) { route(l, args); });
+  launch_or_record(queue, args, [=](const Launch& l) { route(l, args); });
 }
 void group_by_expert_op(ops::Queue& queue, const ops::GroupByExpertArgs& args) {
-  take_or_launch(
-      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.group_by_expert(args, fallback); },
-      [=](const Launch& l) { group_by_expert(l, args); });
+  launch_or_record(queue, args, [=](const Launch& l) { group_by_expert(l, args); });
 }
 void combine_op(ops::Queue& queue, const ops::CombineArgs& args) {
-  take_or_launch(
-      queue, [&](DecodeKernelBuilder& s, auto& fallback) { return s.combine(args, fallback); },
-      [=](const Launch& l) { combine(l, args); });
+  launch_or_record(queue, args, [=](const Launch& l) { combine(l, args); });
 }
 
 // The type that norms and gates write instead of fp32 before a cuBLASLt matmul, see ops::input_type.
@@ -314,12 +316,7 @@ void expert_matmul_op(ops::Queue& queue, const ops::MatmulKernels&, const ops::E
                         .starts = args.starts.as<const int32_t>(),
                         .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
                         .rounding = args.weight->inputs};
-  take_or_launch(
-      queue,
-      [&](DecodeKernelBuilder& s, auto& fallback) {
-        return arithmetic == Arithmetic::kTensor && s.expert_matmul(p, fallback);
-      },
-      [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
+  launch_or_record<arithmetic>(queue, p, [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
 }
 
 template <Arithmetic arithmetic>

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/collectives/peers.h"
+#include "kernels/cuda/decode_kernel/builder.h"
 #include "sluice/error.h"
 
 namespace sluice::cuda {
@@ -79,6 +80,7 @@ Queue::~Queue() {
 void Queue::copy_async(void* to, const void* from, size_t bytes) {
   if (bytes == 0) return;
   make_current(launch_.device);
+  if (builder_ != nullptr) builder_->flush();  // the recorded ops come first
   if (bytes <= kSmallCopy) return copy_small(launch_, to, from, bytes);
   check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, launch_.stream), "copy");
 }

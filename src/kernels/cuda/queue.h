@@ -38,8 +38,8 @@ class Queue final : public ops::Queue {
   const int32_t* on_device(const Indices& indices);
   // Called after every op. Waits if shared memory is in use.
   void finish_op();
-  // During capture nothing may wait, and all indices must be on the device already. If there is a builder, ops may add
-  // themselves to it instead of launching.
+  // During capture nothing may wait, and all indices must be on the device already. A builder records ops and launches
+  // them later, in order.
   void begin_capture(DecodeKernelBuilder* builder) { launch_.captured = has_captured_ = true, builder_ = builder; }
   void end_capture() { launch_.captured = false, builder_ = nullptr; }
   DecodeKernelBuilder* builder() const { return builder_; }

@@ -143,7 +143,7 @@ void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
 void Moe::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, bool accumulate,
                      const NextNorm* next, const Tensor& given) const {
   if (partial_) return sum_parts(c, out, x, logits, given, accumulate, next);
-  // Shared experts come last, so that the router's logits are used right behind the router (decode_kernel/builder.h).
+  // Shared experts come last, so that the router's logits are used right behind the router (decode_kernel/patterns.h).
   run_chosen(c, out, x, logits, given, accumulate);
   if (spec_.shared_inner > 0) run_shared(c, out, x, true);
   apply(c, next, out);
