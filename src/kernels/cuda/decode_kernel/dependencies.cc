@@ -4,118 +4,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cuda/decode_kernel/effects.h"
+
 namespace sluice::cuda {
 namespace {
 
 using Kind = Instruction::Kind;
-
-// Rows of fp32 in memory.
-struct Span {
-  const float* begin = nullptr;
-  const float* end = nullptr;
-  int64_t stride = 0;
-  int rows = 0, columns = 0;
-
-  bool overlaps(const Span& o) const {
-    return begin != nullptr && o.begin != nullptr && begin < o.end && o.begin < end;
-  }
-  bool operator==(const Span& o) const {
-    return begin == o.begin && end == o.end && stride == o.stride && rows == o.rows && columns == o.columns;
-  }
-};
-
-Span span(const float* data, int64_t stride, int64_t rows, int64_t columns) {
-  if (data == nullptr) return {};
-  return {data, data + (rows - 1) * stride + columns, stride, static_cast<int>(rows), static_cast<int>(columns)};
-}
-
-// The result may have 16-bit elements, which no Exchange passes on. Then the span covers the same bytes.
-Span result_of(const AttentionInstruction& a) {
-  const AttentionParams& p = a.params;
-  const auto* out = static_cast<const float*>(p.out);
-  if (p.out_type == RowType::kFloat) return span(out, p.out_stride, a.sequences, int64_t{p.heads} * p.value_dim);
-  const int64_t stride = (p.out_stride + 1) / 2, columns = (int64_t{p.heads} * p.value_dim + 1) / 2;
-  return span(out, stride, a.sequences, columns);
-}
-Span queries_of(const AttentionInstruction& a) {
-  const auto* q = static_cast<const float*>(a.params.q);
-  return span(q, a.params.q_stride, a.sequences, int64_t{a.params.heads} * a.params.head_dim);
-}
-Span out_of(const MatmulInstruction& p) { return span(p.out, p.out_stride, p.rows, p.n); }
-// The results of all choices of a row lie side by side.
-Span gated_of(const MatmulInstruction& p) {
-  const int64_t choices = p.experts.part == ExpertPart::kIn ? p.experts.choice.top_k : 1;
-  return span(p.gated, p.gated_stride, p.rows, choices * p.n / 2);
-}
-Span input_of(const MatmulInstruction& p) { return span(p.x, p.x_stride, p.rows, p.k); }
-Span out_of(const NormInstruction& n) { return span(n.out, n.out_stride, n.rows, int64_t{n.groups} * n.columns); }
-
-// A span of memory that an instruction writes, and the flag that says whether it does.
-struct Write {
-  Span span;
-  bool* keeps = nullptr;  // null: it always writes
-
-  bool kept() const { return keeps == nullptr || *keeps; }
-};
-std::vector<Write> writes_of(Instruction& in) {
-  switch (in.kind) {
-    case Kind::kMatmul: {
-      MatmulInstruction& p = in.matmul;
-      return {{out_of(p), &p.keeps_out}, {gated_of(p), &p.keeps_gated}};
-    }
-    case Kind::kAttention:
-      return {{result_of(in.attention), &in.attention.keeps_out}};
-    case Kind::kNorm:
-      return {{out_of(in.norm), nullptr}};
-    case Kind::kGather:
-      return {{span(in.gather.out, in.gather.out_stride, in.gather.rows, in.gather.columns), nullptr}};
-    case Kind::kGlu:
-      return {{span(in.glu.out, in.glu.out_stride, in.glu.rows, in.glu.columns), nullptr}};
-    case Kind::kRope: {
-      const RopeInstruction& r = in.rotation;
-      return {{span(r.q, r.q_stride, r.rows, int64_t{r.heads} * r.head_dim), nullptr},
-              {span(r.k, r.k_stride, r.rows, int64_t{r.kv_heads} * r.head_dim), nullptr}};
-    }
-    case Kind::kPut:
-      return {};
-  }
-  return {};
-}
-
-// What an instruction reads from memory, not from an Exchange.
-std::vector<Span> reads_of(const Instruction& in) {
-  const auto vectors = [](const RopeInstruction& r) {
-    return std::vector<Span>{span(r.q, r.q_stride, r.rows, int64_t{r.heads} * r.head_dim),
-                             span(r.k, r.k_stride, r.rows, int64_t{r.kv_heads} * r.head_dim),
-                             span(r.v, r.v_stride, r.rows, int64_t{r.kv_heads} * r.value_dim)};
-  };
-  switch (in.kind) {
-    case Kind::kMatmul: {
-      const MatmulInstruction& p = in.matmul;
-      std::vector<Span> all;
-      if (p.in.stride == 0) all.push_back(input_of(p));
-      if (p.accumulate) all.push_back(out_of(p));
-      return all;
-    }
-    case Kind::kAttention: {
-      if (in.attention.in.stride != 0) return {};
-      std::vector<Span> all = vectors(in.attention.rotation);
-      all.push_back(queries_of(in.attention));
-      return all;
-    }
-    case Kind::kNorm:
-      return {span(in.norm.x, in.norm.x_stride, in.norm.rows, int64_t{in.norm.groups} * in.norm.columns)};
-    case Kind::kGather:  // the table may be rows that were just computed
-      return {span(reinterpret_cast<const float*>(in.gather.table), 0, 1, int64_t{1} << 40)};
-    case Kind::kGlu:
-      return {span(in.glu.gate_up, in.glu.gate_up_stride, in.glu.rows, 2 * int64_t{in.glu.columns})};
-    case Kind::kRope:
-      return vectors(in.rotation);
-    case Kind::kPut:
-      return {span(in.put.x, in.put.x_stride, in.put.rows, in.put.columns)};
-  }
-  return {};
-}
 
 bool overlaps(const std::vector<Span>& spans, const Span& with) {
   return std::ranges::any_of(spans, [&](const Span& s) { return s.overlaps(with); });
@@ -123,11 +17,10 @@ bool overlaps(const std::vector<Span>& spans, const Span& with) {
 
 // Whether `x` is read after instruction i and before it is written again. What is never written again may be read after
 // the kernel.
-template <class Reads, class Writes>
-bool is_read(size_t i, size_t count, const Span& x, Reads&& reads, Writes&& writes) {
-  for (size_t j = i + 1; j < count; ++j) {
-    if (overlaps(reads(j), x)) return true;
-    for (const Write& w : writes(j)) {
+bool is_read(const std::vector<Effects>& effects, size_t i, const Span& x) {
+  for (size_t j = i + 1; j < effects.size(); ++j) {
+    if (overlaps(effects[j].reads, x)) return true;
+    for (const Write& w : effects[j].writes) {
       if (w.span == x) return false;
     }
   }
@@ -161,14 +54,14 @@ struct Fused {
 std::vector<Fused> fuse_norms(std::vector<Instruction> run) {
   std::vector<Fused> fused;
   std::vector<bool> as_router(run.size());
-  const auto reads = [&](size_t j) { return reads_of(run[j]); };
-  const auto writes = [&](size_t j) { return writes_of(run[j]); };
+  std::vector<Effects> effects;
+  for (Instruction& in : run) effects.push_back(effects_of(in));
   for (size_t i = 0; i < run.size(); ++i) {
     if (run[i].kind == Kind::kNorm) {
       const NormInstruction norm = run[i].norm;
       const std::vector<size_t> readers = readers_of_norm(run, i);
       if (!readers.empty() && norm.groups == 1 && norm.x != norm.out && norm.in_packs &&
-          !is_read(readers.back(), run.size(), out_of(norm), reads, writes)) {
+          !is_read(effects, readers.back(), out_of(norm))) {
         for (const size_t j : readers) {
           MatmulInstruction& p = run[j].matmul;
           p.norms = true, p.x = norm.x, p.x_stride = norm.x_stride;
@@ -217,7 +110,7 @@ class DependencyPass {
   }
 
   DecodeKernelPlan finish() {
-    for (Instruction& in : all()) reads_.push_back(reads_of(in)), writes_.push_back(writes_of(in));
+    for (Instruction& in : all()) effects_.push_back(effects_of(in));
     for (size_t i = 0; i < all().size(); ++i) drop_unread(i);
     for (size_t i = 0; i < all().size(); ++i) all()[i].grid_barrier |= conflicts(i);
     return std::move(plan_);
@@ -249,7 +142,7 @@ class DependencyPass {
       return from.put.to;
     }
     if (last.kind != Kind::kAttention || p.norms || last.attention.params.out_type != RowType::kFloat) return {};
-    if (x != result_of(last.attention)) return {};
+    if (x != out_of(last.attention)) return {};
     last.attention.put = quads_for(p).to, last.attention.put.step = step;
     return last.attention.put;
   }
@@ -286,11 +179,8 @@ class DependencyPass {
 
   // Drops the writes to memory of results that are overwritten before they are read.
   void drop_unread(size_t i) {
-    for (const Write& w : writes_[i]) {
-      if (w.keeps == nullptr) continue;
-      const auto reads = [&](size_t j) -> const std::vector<Span>& { return reads_[j]; };
-      const auto writes = [&](size_t j) -> const std::vector<Write>& { return writes_[j]; };
-      *w.keeps = w.span.begin != nullptr && is_read(i, reads_.size(), w.span, reads, writes);
+    for (const Write& w : effects_[i].writes) {
+      if (w.keeps != nullptr) *w.keeps = w.span.begin != nullptr && is_read(effects_, i, w.span);
     }
   }
 
@@ -299,10 +189,10 @@ class DependencyPass {
     for (size_t j = i; j > 0 && !all()[j].grid_barrier;) {
       --j;
       if (same_blocks(all()[i], all()[j])) continue;
-      for (const Write& w : writes_[i]) {
-        if (w.kept() && ((i - j < kDone && overlaps(reads_[j], w.span)) || writes(j, w.span))) return true;
+      for (const Write& w : effects_[i].writes) {
+        if (w.kept() && ((i - j < kDone && overlaps(effects_[j].reads, w.span)) || writes(j, w.span))) return true;
       }
-      for (const Span& read : reads_[i]) {
+      for (const Span& read : effects_[i].reads) {
         if (writes(j, read)) return true;
       }
     }
@@ -314,11 +204,10 @@ class DependencyPass {
     return accumulates(a) && accumulates(b) && out_of(a.matmul) == out_of(b.matmul);
   }
   bool writes(size_t i, const Span& x) const {
-    return std::ranges::any_of(writes_[i], [&](const Write& w) { return w.kept() && w.span.overlaps(x); });
+    return std::ranges::any_of(effects_[i].writes, [&](const Write& w) { return w.kept() && w.span.overlaps(x); });
   }
 
-  std::vector<std::vector<Span>> reads_;
-  std::vector<std::vector<Write>> writes_;
+  std::vector<Effects> effects_;
   DecodeKernelPlan plan_;
 };
 

@@ -1,8 +1,8 @@
-// The dependency pass of the persistent decode kernel (decode_kernel/builder.h): how instructions get each other's
-// results. A matmul or an attention that reads the result of the instruction right before it reads it from an Exchange,
-// element by element, without a grid barrier. Successive matmuls that accumulate to the same tensor need no barrier
-// either, as each block adds to elements that it alone has. All other results are plain tensors. Instructions that
-// would conflict over them get a grid barrier between them.
+// The dependency pass of the persistent decode kernel (builder.h): how instructions get each other's results. A matmul
+// or an attention that reads the result of the instruction right before it reads it from an Exchange, element by
+// element, without a grid barrier. Successive matmuls that accumulate to the same tensor need no barrier either, as
+// each block adds to elements that it alone has. All other results are plain tensors. Instructions that would conflict
+// over them (effects.h) get a grid barrier between them.
 //
 // Why a block may overwrite an Exchange: an instruction without a barrier before it reads *all* results of the one
 // before. So its own results show that every block has finished what came before that one. kExchanges instructions
@@ -12,7 +12,7 @@
 
 #include <vector>
 
-#include "kernels/cuda/decode_kernel/builder.h"
+#include "kernels/cuda/decode_kernel/instructions.h"
 
 namespace sluice::cuda {
 
