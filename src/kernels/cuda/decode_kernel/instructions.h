@@ -205,6 +205,7 @@ struct DecodeKernel {
   void (*launch)(const Launch&, const DecodeKernelLaunch&);
   int stage_bytes;
   int stage_pieces;  // pieces of 128 bytes of each row in a stage
+  bool executes_experts;
   MatmulInputs (*inputs)(bool quantized);
   int (*attention_bytes)(int group);  // shared memory that attention needs, in scratch
 };

@@ -148,12 +148,13 @@ template <class T, class Quantized>
 __device__ void execute(const Instruction& in, const Memory& memory, OwnStages& own, RingPlace& sums, const Team& team,
                         uint32_t epoch, int step) {
   using Kind = Instruction::Kind;
+  constexpr bool kExperts = kExecutesExperts<Quantized>;
   switch (in.kind) {
     case Kind::kMatmul:
       if constexpr (!std::is_same_v<Quantized, NoWeights>) {
-        if (in.matmul.quantized) return multiply<T, Quantized>(in.matmul, memory, own, sums, team, epoch);
+        if (in.matmul.quantized) return multiply<T, Quantized, kExperts>(in.matmul, memory, own, sums, team, epoch);
       }
-      return multiply<T, PlainWeights<T>>(in.matmul, memory, own, sums, team, epoch);
+      return multiply<T, PlainWeights<T>, kExperts>(in.matmul, memory, own, sums, team, epoch);
     case Kind::kNorm:
       return run(in.norm, memory, team);
     case Kind::kGather:
@@ -234,12 +235,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 1) run_decode_kernel(const __g
       if (in.kind == Instruction::Kind::kMatmul) {
         const MatmulInstruction& p = in.matmul;
         Choice* const choices = memory.choices + auxiliary * kMostChoices;
-        constexpr bool biased = Quantized::kBiasedExperts;
-        const bool weighs_biases = biased && p.experts.part == ExpertPart::kOut && p.bias != nullptr;
-        if ((p.experts.part == ExpertPart::kIn || weighs_biases) && Units(p).any()) choose(p, epoch, known, choices);
-        if (p.experts.part == ExpertPart::kNone) {
+        if (!kExecutesExperts<Quantized> || p.experts.part == ExpertPart::kNone) {
           run_epilogue<T, false, false>(p, memory, auxiliary, sums, epoch + i, l.peers, rounds, choices);
-        } else {
+        } else if constexpr (kExecutesExperts<Quantized>) {
+          constexpr bool biased = Quantized::kBiasedExperts;
+          const bool weighs_biases = biased && p.experts.part == ExpertPart::kOut && p.bias != nullptr;
+          if ((p.experts.part == ExpertPart::kIn || weighs_biases) && Units(p).any()) choose(p, epoch, known, choices);
           run_epilogue<T, true, biased>(p, memory, auxiliary, sums, epoch + i, l.peers, rounds, choices);
         }
       }
@@ -284,6 +285,7 @@ const DecodeKernel* kernel() {
   static constexpr DecodeKernel kernel{.launch = launch_decode_kernel<T, Quantized>,
                                        .stage_bytes = stage_bytes<T, Quantized>(),
                                        .stage_pieces = kPieces,
+                                       .executes_experts = kExecutesExperts<Quantized>,
                                        .inputs = inputs_for<T, Quantized>,
                                        .attention_bytes = AttentionScratch<T, kMostHeadDim>::bytes};
   return &kernel;

@@ -139,14 +139,14 @@ __device__ void multiply_experts(const MatmulInstruction& p, const Memory& memor
   matmul_rows<Weights, 1>(units, inputs, memory, own, sums_place, [=](int unit, int) { return unit / units_of_row; });
 }
 
-template <class T, class Weights>
+template <class T, class Weights, bool executes_experts>
 __device__ void multiply(const MatmulInstruction& p, const Memory& memory, OwnStages& own, RingPlace& sums_place,
                          const Team& team, uint32_t epoch) {
   const Units units(p);
   if (!units.any()) return;
   const Inputs inputs = inputs_of(p, memory);
   static_assert(kMostDecodeKernelRows == 4);
-  if constexpr (Weights::kExperts) {
+  if constexpr (Weights::kExperts && executes_experts) {
     if (p.experts.part != ExpertPart::kNone) {
       return multiply_experts<T, Weights>(p, memory, own, sums_place, team, epoch);
     }

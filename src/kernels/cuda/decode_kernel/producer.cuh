@@ -172,13 +172,15 @@ __device__ void feed(const DecodeKernelLaunch& l, const Memory& memory, const Ri
       const int at = (static_cast<int>(blockIdx.x) * kWarp + lane) * 8;
       if (at < p.n) prefetch_to_l2(p.put.weight + at);
     }
-    if (p.experts.part != ExpertPart::kNone) {
-      if (Units(p).any()) choose(p, epoch, known, choices);
-      if (lane == 0) {
-        if constexpr (Quantized::kExperts) {
-          if (p.quantized) producer.template feed_experts<Quantized>(p, choices);
+    if (kExecutesExperts<Quantized> && p.experts.part != ExpertPart::kNone) {
+      if constexpr (kExecutesExperts<Quantized>) {
+        if (Units(p).any()) choose(p, epoch, known, choices);
+        if (lane == 0) {
+          if constexpr (Quantized::kExperts) {
+            if (p.quantized) producer.template feed_experts<Quantized>(p, choices);
+          }
+          if (!p.quantized) producer.template feed_experts<PlainWeights<T>>(p, choices);
         }
-        if (!p.quantized) producer.template feed_experts<PlainWeights<T>>(p, choices);
       }
     } else if (lane == 0) {
       bool fed = false;

@@ -206,11 +206,13 @@ class Translation {
     const std::optional<KernelTypes> types = types_with(e->in.type, quantized);
     if (!types) return 0;
     const DecodeKernel& kernel = *decode_kernel(*types);
+    if (!kernel.executes_experts) return 0;
     const MatmulInputs inputs = kernel.inputs(quantized);
     auto [in, out] = expert_matmuls(*e, inputs.stage_slices);
     const int scratch = std::max(inputs.bytes(in.rows, in.slices), inputs.bytes(out.rows, out.slices));
     if (e->in.k % inputs.multiple != 0 || e->out.k % inputs.multiple != 0 || !leaves_ring(kernel, scratch)) return 0;
     claim(*types, scratch);
+    has_experts_ = true;
     const bool summed = take_sum(out, 1 + ExpertOps::kCount);
     add_matmul(in, e->in), add_matmul(out, e->out);
     return ExpertOps::kCount + (summed ? 1 : 0);
@@ -245,7 +247,8 @@ class Translation {
     DType& one = quantized ? types.quantized : types.plain;
     if (one != nullptr && one != type) return std::nullopt;
     one = type;
-    return decode_kernel(types) != nullptr ? std::optional(types) : std::nullopt;
+    const DecodeKernel* kernel = decode_kernel(types);
+    return kernel != nullptr && (kernel->executes_experts || !has_experts_) ? std::optional(types) : std::nullopt;
   }
   void claim(const KernelTypes& types, int scratch) {
     run_.types = types;
@@ -272,6 +275,7 @@ class Translation {
   const Launch& launch_;
   size_t room_;
   DecodeRun run_;
+  bool has_experts_ = false;
   std::vector<Place> places_;
 };
 

@@ -28,6 +28,8 @@
 // matrix. Each warp then takes the columns that belong to its piece.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/decode_kernel/exchange.cuh"
 #include "kernels/cuda/device/fp8.cuh"
@@ -392,6 +394,11 @@ struct QuantizedWeights<quant::Int4G128> {
 struct NoWeights {  // stands for "no quantized type"
   static constexpr bool kExperts = false, kBiasedExperts = false;
 };
+
+// Whether the kernel of this type, and of plain weights, executes experts. Their code takes registers, so a kernel
+// whose quantized experts are launches has none.
+template <class Quantized>
+inline constexpr bool kExecutesExperts = std::is_same_v<Quantized, NoWeights> || Quantized::kExperts;
 
 template <class Format>
 struct WeightsOf {

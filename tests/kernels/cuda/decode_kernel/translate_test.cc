@@ -279,6 +279,17 @@ TEST(Translate, ExpertsInGroupsAreLaunchedByThemselves) {
   EXPECT_EQ(step.run().ops, 2u);
 }
 
+// The kernel for int4 has no code for experts, even for those in bf16.
+TEST(Translate, ExpertsAndInt4AreNotInOneRun) {
+  Step after, before;
+  after.norm(after.normed, after.x), after.experts(after.x);
+  after.matmul(after.x, after.mixed, true).type = &quant::Int4G128::kType;
+  EXPECT_EQ(after.run().ops, 8u);
+  before.matmul(before.x, before.mixed, true).type = &quant::Int4G128::kType;
+  before.experts(before.x);
+  EXPECT_EQ(before.run().ops, 2u);
+}
+
 TEST(Translate, AGateOfAnotherTensorIsAnInstructionOfItsOwn) {
   Step step;
   step.matmul(step.gate_up, step.normed);
