@@ -182,7 +182,7 @@ TEST_P(ElementwiseTest, AddGatherEmbed) {
   gather_rows(device.ctx, gathered, x, rows);
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_TRUE(same_bits(gathered.row(i), x.row(rows[i]), 131));
 
-  for (DType type : {&kFloat32, &kBFloat16, &kFloat16, &kFloat64}) {
+  for (DType type : {&kFloat32, &kBFloat16, &kFloat16, &kFloat8E4M3, &kFloat8E5M2, &kFloat64}) {
     Owned table(type, {50, 131});
     if (type == &kFloat64) {
       for (int i = 0; i < 50 * 131; ++i) table->as<double>()[i] = i * 0.25;

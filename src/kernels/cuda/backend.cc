@@ -202,7 +202,6 @@ void rope_store_op(ops::Queue& queue, const ops::RopeStoreArgs& args) {
 
 template <Arithmetic arithmetic>
 void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
-  CHECK(args.first == 0, "these kernels see all positions from 0 on, not from {}", args.first);
   AttentionIndices at{.query_start = on_device(queue, args.query_start),
                       .kv_len = on_device(queue, args.kv_len),
                       .block_table = on_device(queue, args.block_table),

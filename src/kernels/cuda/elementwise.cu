@@ -74,6 +74,8 @@ void embed(const Launch& l, const Tensor& out, const Tensor& table, const int32_
   if (table.dtype == &kFloat64) return embed_rows<double>(l, out, table, ids);
   if (table.dtype == &kBFloat16) return embed_rows<__nv_bfloat16>(l, out, table, ids);
   if (table.dtype == &kFloat16) return embed_rows<__half>(l, out, table, ids);
+  if (table.dtype == &kFloat8E4M3) return embed_rows<__nv_fp8_e4m3>(l, out, table, ids);
+  if (table.dtype == &kFloat8E5M2) return embed_rows<__nv_fp8_e5m2>(l, out, table, ids);
   CHECK(embed_blocks(l, out, table, ids), "embed: tables of {} are not supported", table.dtype->name);
 }
 

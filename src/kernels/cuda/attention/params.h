@@ -12,6 +12,7 @@ struct AttentionParams {
   RowType out_type;
   const void* q;
   RowType q_type;                    // fp32 or bf16
+  int first;                         // no row sees keys before this one
   const std::byte *k, *v;            // v equals k where values are a part of the keys
   const float *k_scales, *v_scales;  // for int8 caches, one per vector
   const int32_t *query_start, *kv_len, *block_table;
@@ -49,6 +50,7 @@ inline AttentionParams attention_params(const ops::AttentionArgs& a, const Atten
           .out_type = result_type(a.out),
           .q = a.q.data,
           .q_type = query_type(a.q),
+          .first = a.first,
           .k = a.k_cache.data,
           .v = apart ? a.v_cache.data : a.k_cache.data,
           .k_scales = a.k_cache.scales,

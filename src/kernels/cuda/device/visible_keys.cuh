@@ -8,8 +8,8 @@ namespace sluice::cuda {
 // The first and the last key that the row at `position` of a sequence of `kv_len` keys sees. Neither decreases with the
 // position.
 __device__ inline int first_visible(const AttentionParams& p, int position) {
-  if (p.chunk > 0) return position / p.chunk * p.chunk;
-  return p.window > 0 ? max(0, position - p.window + 1) : 0;
+  if (p.chunk > 0) return max(p.first, position / p.chunk * p.chunk);
+  return p.window > 0 ? max(p.first, position - p.window + 1) : p.first;
 }
 __device__ inline int last_visible(const AttentionParams& p, int position, int kv_len) {
   if (p.causal) return position;

@@ -309,6 +309,15 @@ TEST(Translate, AttentionWithoutItsRotationEndsTheRun) {
   EXPECT_EQ(run.ops, 2u);
 }
 
+TEST(Translate, AttentionThatLeavesOutTheFirstPositionsEndsTheRun) {
+  Step step;
+  step.mixer();
+  for (CapturedOp& op : step.ops) {
+    if (auto* attention = std::get_if<AttentionOp>(&op.description)) attention->args.first = 1;
+  }
+  EXPECT_THAT(kinds(step.run()), ElementsAre(Kind::kNorm, Kind::kMatmul, Kind::kRope));
+}
+
 TEST(Translate, ALaunchKnowsTwoKindsOfPositions) {
   Step step;
   for (const int window : {0, 64, 0, 128, 0}) step.rope(), step.attention(window);
