@@ -1,8 +1,6 @@
 // Says to the drafter what a step has of each sequence, and to the scheduler what became of the drafts.
 #include "engine/drafting.h"
 
-#include "nn/hidden_input.h"
-
 namespace sluice {
 
 Drafting::Drafting(LoadedModel& loaded, Runner& runner) : runner_(runner) {
@@ -11,32 +9,21 @@ Drafting::Drafting(LoadedModel& loaded, Runner& runner) : runner_(runner) {
     drafter_ = make_drafter(options);
     return;
   }
-  draft_runner_ = std::make_unique<Runner>(*loaded.draft);
+  draft_runner_ = std::make_unique<Runner>(*loaded.draft, Runner::Role::kDraftModel);
   const LoadPlan& plan = loaded.draft->plan;
-  if (const int layer = plan.shape.kept_hidden; layer >= 0) kept_hidden_ = &loaded.draft->kv->layer(layer);
-  drafter_ =
-      make_drafter(options, {.run = [this](const Batch& batch, const Tensor& sampled) { return run(batch, sampled); },
-                             .context = &draft_runner_->context(),
-                             .vocab = plan.shape.vocab,
-                             .most_rows = plan.logit_rows,
-                             .block_size = plan.block_size,
-                             .groups = plan.kv.groups});
+  const auto run = [this](const Batch& batch, const Tensor& sampled) {
+    return draft_runner_->run(batch, sampled).logits;
+  };
+  drafter_ = make_drafter(options, {.run = run,
+                                    .context = &draft_runner_->context(),
+                                    .vocab = plan.shape.vocab,
+                                    .most_rows = plan.logit_rows,
+                                    .block_size = plan.block_size,
+                                    .groups = plan.kv.groups});
 }
 
-Tensor Drafting::run(const Batch& batch, const Tensor& sampled) {
-  const StepOutput output = draft_runner_->run(batch, sampled);
-  if (batch.wants_hidden) keep(batch, output);
-  return output.logits;
-}
-
-void Drafting::keep(const Batch& batch, const StepOutput& output) {
-  keep_hidden(draft_runner_->context(), *kept_hidden_, BatchView(batch).slots_of(kept_hidden_->group), output.hidden);
-}
-
-void Drafting::observe(const Batch& step, const StepOutput& output) {
-  if (!drafter_->reads_hidden()) return;
-  keep(step, output);
-  drafter_->observe(step);
+void Drafting::observe(const Batch& step, const Tensor& sampled) {
+  if (drafter_->reads_hidden()) drafter_->observe(step, sampled);
 }
 
 void Drafting::prepare() {

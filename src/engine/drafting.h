@@ -22,16 +22,12 @@ class Drafting {
   DraftSource source();
   // Completes the drafts of a step that the scheduler made, before the model runs it. `sampled`: see Runner::run.
   void complete(Scheduler& scheduler, ScheduledBatch& step, const Tensor& sampled);
-  // Takes what the model gave for a step that has tokens.
-  void observe(const Batch& step, const StepOutput& output);
+  // Tells the drafter that the model has run a step that has tokens. `sampled` is what the model's run had.
+  void observe(const Batch& step, const Tensor& sampled);
 
  private:
-  Tensor run(const Batch& batch, const Tensor& sampled);
-  void keep(const Batch& batch, const StepOutput& output);
-
   Runner& runner_;
-  std::unique_ptr<Runner> draft_runner_;         // null: the drafter has no model
-  const KvCache::Layer* kept_hidden_ = nullptr;  // where it finds hidden states; null: it reads none
+  std::unique_ptr<Runner> draft_runner_;  // null: the drafter has no model
   std::unique_ptr<Drafter> drafter_;
   std::vector<DraftPart> parts_;  // of the step
   std::vector<int> lengths_;      // of its drafts

@@ -529,7 +529,7 @@ class EngineImpl final : public TextEngine {
     const int tokens = next.batch.size();
     StepOutput output;
     if (tokens > 0) output = runner_.run(next.batch, sampled);
-    if (tokens > 0 && drafting_ != nullptr) drafting_->observe(next.batch, output);
+    if (tokens > 0 && drafting_ != nullptr) drafting_->observe(next.batch, sampled);
     if (tokens > 0 && pooler_ != nullptr) {
       pooler_->begin(runner_.context(), next, output.hidden, scheduler_.requests());
     }

@@ -57,6 +57,9 @@ LoadPlan plan_draft_model(const EngineOptions& options, const LoadPlan& plan, co
   draft.backend = plan.backend;
   draft.device = plan.device;
   draft.queue = plan.queue;
+  draft.ranks = plan.ranks;
+  draft.communicator = plan.communicator;
+  draft.group = plan.group;
   draft.kv_dtype = plan.kv_dtype;
   draft.block_size = plan.block_size;
   draft.max_num_seqs = draft.logit_rows = plan.max_num_seqs;
@@ -82,12 +85,8 @@ void join_rope_classes(ModelShape& shape, const ModelShape& draft) {
   };
 }
 
-// Their attention leaves out the first position of a text, and their hidden states are kept as numbers without a scale.
+// Their hidden states are kept as numbers without a scale.
 void check_own_layers(const LoadPlan& plan) {
-  if (!plan.device->memory().host_accessible()) {
-    refuse_drafts(
-        fmt::format("layers of the model do not draft on backend {} (expected a CPU's backend)", plan.backend->name));
-  }
   if (plan.kv_dtype == &kInt8) {
     refuse_drafts("layers of the model do not draft with --kv-cache-dtype int8 (expected another type)");
   }

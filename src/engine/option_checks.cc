@@ -70,11 +70,14 @@ void check_options(const EngineOptions& o) {
 }
 
 void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
+  const auto refuse_with = [](const char* ranks, int size, const std::string& option, std::string_view why) {
+    throw Error(ErrorCode::kUnsupportedModel,
+                fmt::format("{} cannot be used with --{}-parallel-size {}: {}", option, ranks, size, why));
+  };
   const auto refuse = [&](const std::string& option, std::string_view why) {
     const bool tensor = o.tensor_parallel_size > 1;
-    throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("{} cannot be used with --{}-parallel-size {}: {}", option, tensor ? "tensor" : "pipeline",
-                            tensor ? o.tensor_parallel_size : o.pipeline_parallel_size, why));
+    refuse_with(tensor ? "tensor" : "pipeline", tensor ? o.tensor_parallel_size : o.pipeline_parallel_size, option,
+                why);
   };
   if (!backend.can.collectives) {
     refuse(fmt::format("--backend {}", backend.name), "it has no operations between ranks");
@@ -85,7 +88,10 @@ void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
     if (!drafts->model.empty()) {
       refuse("--speculative-config with a draft model", "every rank has a part of one model");
     }
-    if (drafts->own_layers) refuse("--speculative-config with the method mtp", "no rank has whole hidden states");
+    if (drafts->own_layers && o.pipeline_parallel_size > 1) {
+      refuse_with("pipeline", o.pipeline_parallel_size, "--speculative-config with the method mtp",
+                  "only the last stage has the model's hidden states");
+    }
   }
   if (o.numa != "auto" && o.numa != "off") refuse("--numa " + o.numa, "every rank's memory is one part");
 }

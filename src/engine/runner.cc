@@ -5,10 +5,18 @@
 #include <utility>
 
 #include "engine/batch_message.h"
+#include "nn/hidden_input.h"
 
 namespace sluice {
 
 namespace {
+
+// Layers that continue the model also keep hidden states of their own.
+const KvCache::Layer* kept_hidden(const LoadedModel& loaded) {
+  const LoadedModel& with_layers = loaded.draft != nullptr ? *loaded.draft : loaded;
+  const int layer = with_layers.plan.shape.kept_hidden;
+  return layer < 0 ? nullptr : &with_layers.kv->layer(layer);
+}
 
 // Flattens the pairs of block copies to one list of indices.
 template <class Copy>
@@ -26,8 +34,10 @@ int stage_parts(int rows, int stages) {
 
 }  // namespace
 
-Runner::Runner(LoadedModel& loaded)
+Runner::Runner(LoadedModel& loaded, Role role)
     : loaded_(loaded),
+      role_(role),
+      kept_hidden_(kept_hidden(loaded)),
       context_{*loaded.plan.queue, *loaded.arena},
       inputs_(loaded.plan),
       graph_runner_(loaded, context_, inputs_) {
@@ -39,7 +49,8 @@ void Runner::tell(Message about, std::vector<std::byte> message) {
   Communicator& ranks = *loaded_.plan.communicator;
   CHECK(ranks.rank() == 0, "rank {} does not follow rank 0", ranks.rank());
   message_ = std::move(message);
-  message_.push_back(static_cast<std::byte>(about));
+  message_.push_back(static_cast<std::byte>(about) |
+                     std::byte{role_ == Role::kDraftModel ? kOfDraftModel : uint8_t{0}});
   ranks.broadcast(message_, 0);
 }
 
@@ -71,13 +82,20 @@ void Runner::place_adapter(const Adapter& adapter, int slot) {
 void Runner::follow(const std::function<std::unique_ptr<RankRows>()>& make_rows) {
   std::unique_ptr<RankRows> rows;
   ReceivedAdapters adapters(loaded_);
+  std::unique_ptr<Runner> draft;
+  if (loaded_.draft != nullptr) draft = std::make_unique<Runner>(*loaded_.draft, Role::kDraftModel);
   for (;;) {
     loaded_.plan.communicator->broadcast(message_, 0);
     if (message_.empty()) return;
-    const auto about = static_cast<Message>(message_.back());
+    const auto last = static_cast<uint8_t>(message_.back());
+    const auto about = static_cast<Message>(last & ~kOfDraftModel);
     message_.pop_back();
-    if (about == Message::kBatch) run_here(from_message(message_), {});
-    if (about == Message::kPrepare) graph_runner_.prepare();
+    if ((last & kOfDraftModel) != 0) {
+      CHECK(draft != nullptr, "rank 0 has a draft model, and this rank has none");
+      draft->follow_step(about, message_);
+      continue;
+    }
+    follow_step(about, message_);
     if (about == Message::kAdapter) {
       adapters.take(message_);
       message_ = {};  // it may have been large
@@ -91,11 +109,20 @@ void Runner::follow(const std::function<std::unique_ptr<RankRows>()>& make_rows)
   }
 }
 
+// Does what rank 0's call did, unless the message is about something else.
+void Runner::follow_step(Message about, std::span<const std::byte> message) {
+  if (about == Message::kBatch) run_here(from_message(message), {});
+  if (about == Message::kCopies) copy(from_message(message));
+  if (about == Message::kPrepare) graph_runner_.prepare();
+}
+
 void Runner::make_copies(Batch& batch) {
-  CHECK(loaded_.plan.communicator == nullptr, "the other ranks do not make these copies");
-  copy(batch);
-  batch.copies.clear();
-  batch.state_copies.clear();
+  Batch copies;
+  copies.copies = std::exchange(batch.copies, {});
+  copies.state_copies = std::exchange(batch.state_copies, {});
+  if (copies.copies.empty() && copies.state_copies.empty()) return;
+  if (loaded_.plan.communicator != nullptr) tell(Message::kCopies, to_message(copies));
+  copy(copies);
 }
 
 void Runner::copy(const Batch& batch) {
@@ -114,7 +141,11 @@ StepOutput Runner::run_here(const Batch& batch, const Tensor& sampled) {
 
 StepOutput Runner::forward_here(const Batch& batch, const Tensor& sampled) {
   const BatchView view = inputs_.place(context_, batch, sampled);
-  return loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  const StepOutput output = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+  if (batch.wants_hidden && kept_hidden_ != nullptr) {
+    keep_hidden(context_, *kept_hidden_, view.slots_of(kept_hidden_->group), output.hidden);
+  }
+  return output;
 }
 
 // The last stage collects the results of all parts before it sends them to rank 0. Rank 0 can therefore hand on all

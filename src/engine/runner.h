@@ -20,14 +20,15 @@ namespace sluice {
 
 class Runner {
  public:
-  explicit Runner(LoadedModel& loaded);
+  enum class Role { kModel, kDraftModel };
+  explicit Runner(LoadedModel& loaded, Role role = Role::kModel);
 
   // Returns the output of the model's forward() for the batch, in device memory, valid until the next call. `sampled`
   // is the output of the previous step's sample, for a batch with from_sample. Throws Error(kCorruptFile) if a file of
   // weights became shorter. In a pipeline, batches of many rows are cut into parts, so that the stages compute at the
-  // same time.
+  // same time. Hidden states that the batch wants are kept for layers that continue the model, if it has any.
   StepOutput run(const Batch& batch, const Tensor& sampled = {});
-  // Makes a batch's copies now and removes them, for one that another model computes before run(). Not with ranks.
+  // Makes a batch's copies now and removes them, for one that another model computes before run().
   void make_copies(Batch& batch);
   // Tells the other ranks about an adapter that was read and checked. It need not be prepared yet.
   void add_adapter(const std::shared_ptr<const Adapter>& adapter);
@@ -45,9 +46,12 @@ class Runner {
   ops::Ctx& context() { return context_; }
 
  private:
-  // What a message from rank 0 is about: its last byte. The empty message ends the other ranks.
-  enum class Message : uint8_t { kBatch, kPrepare, kAdapter, kRows };
+  // What a message from rank 0 is about: its last byte, with kOfDraftModel if that is what the message is for. The
+  // empty message ends the other ranks.
+  enum class Message : uint8_t { kBatch, kCopies, kPrepare, kAdapter, kRows };
+  static constexpr uint8_t kOfDraftModel = 0x80;
   void tell(Message about, std::vector<std::byte> message);
+  void follow_step(Message about, std::span<const std::byte> message);
   void tell_about_adapters(std::vector<std::byte> message);
   void copy(const Batch& batch);
   StepOutput run_here(const Batch& batch, const Tensor& sampled);
@@ -56,6 +60,8 @@ class Runner {
   Tensor to_host(const Tensor& result);
 
   LoadedModel& loaded_;
+  const Role role_;
+  const KvCache::Layer* const kept_hidden_;  // where hidden states are kept; null: no layers continue the model
   ops::Ctx context_;
   StepInputs inputs_;
   GraphRunner graph_runner_;

@@ -47,11 +47,12 @@ class Drafter {
   // Whether the drafter's layers continue the model: they read its hidden states, which are kept in the step's blocks.
   virtual bool reads_hidden() const { return false; }
   // Called after the model has run a step, if the drafter reads hidden states. They are in the blocks by then.
-  virtual void observe(const Batch& /*step*/) {}
+  // `sampled`: see DraftStep.
+  virtual void observe(const Batch& /*step*/, const Tensor& /*sampled*/) {}
 };
 
 // A loaded draft model, or layers that continue the model. Reads and writes its keys and values in the blocks of the
-// step's sequences, and its hidden states, if the batch wants them.
+// step's sequences. Hidden states that a batch wants are kept there, too.
 struct DraftModelRunner {
   std::function<Tensor(const Batch& batch, const Tensor& sampled)> run;  // logits of batch.sample_rows
   ops::Ctx* context = nullptr;

@@ -49,7 +49,7 @@ void Prediction::take_known(const DraftStep& step) {
 }
 
 // Rows of rejected tokens are written over by those of the tokens that take their places.
-void Prediction::observe(const Batch& step) {
+void Prediction::observe(const Batch& step, const Tensor& sampled) {
   clear_batch();
   batch_.wants_hidden = false;
   for (int i = 0; i < step.sequences(); ++i) {
@@ -62,7 +62,7 @@ void Prediction::observe(const Batch& step) {
   }
   if (batch_.empty()) return;
   place_rows(step);
-  model_.run(batch_, {});
+  model_.run(batch_, sampled);
 }
 
 }  // namespace sluice

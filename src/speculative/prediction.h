@@ -14,7 +14,7 @@ class Prediction final : public ModelDrafter {
  public:
   Prediction(const SpeculativeOptions& options, DraftModelRunner model);
   bool reads_hidden() const override { return true; }
-  void observe(const Batch& step) override;
+  void observe(const Batch& step, const Tensor& sampled) override;
 
  private:
   void take_known(const DraftStep& step) override;

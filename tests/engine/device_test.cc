@@ -10,9 +10,12 @@
 
 #include "base/registry.h"
 #include "engine/collect.h"
+#include "engine/draft_answers.h"
+#include "engine/prediction_model.h"
 #include "engine/table_rows.h"
 #include "ops/ops.h"
 #include "ops/sample.h"
+#include "support/temp_folder.h"
 
 namespace sluice::device_test {
 namespace {
@@ -95,7 +98,8 @@ const ops::Ops& far_ops() {
   static const ops::Ops table = [] {
     ops::Ops ops = host_ops();
     ops.embed = [](ops::Queue& queue, Tensor out, const Tensor& table, Indices ids) {
-      host_ops().embed(queue, out, table, std::span(ids.device, ids.size()));  // the device's copy, not the host's
+      if (ids.device != nullptr) ids = std::span(ids.device, ids.size());  // the device's copy, not the host's
+      host_ops().embed(queue, out, table, ids);
     };
     ops.sample = [](ops::Queue& queue, const ops::SampleArgs& args) {
       ops::SampleArgs here = args;
@@ -252,6 +256,33 @@ TEST(EngineOnADevice, EditedSamplesRunAhead) {
       for (size_t j = 0; j < a.top.size(); ++j) EXPECT_NEAR(b.top[j].logprob, a.top[j].logprob, 1e-4) << i;
     }
   }
+}
+
+// Sequences without drafts run ahead beside others: the layer that drafts computes their tokens before the host knows
+// them.
+TEST(EngineOnADevice, PredictionsChangeNothing) {
+  const TempFolder parent;
+  const std::string model = parent / "model";
+  write_prediction_model(model);
+  EngineOptions with = options(true), without = options(false);
+  with.model = without.model = model;
+  with.speculative_config = R"({"method": "mtp", "num_speculative_tokens": 3})";
+  const auto engine = Engine::load(with), plain = Engine::load(without);
+  std::vector<Request> all;
+  for (int i = 0; i < 24; ++i) {
+    Request r = question(*plain, "Count from " + std::to_string(i) + " to 30.", 10 + i);
+    if (i % 3 == 0) r.sampling.frequency_penalty = 0.4;  // has no drafts
+    if (i % 4 == 1) r.sampling.allowed_token_ids = {300, 301, 302, 303, 304, 305};
+    if (i % 5 == 0) r.n = 2;
+    all.push_back(std::move(r));
+  }
+  expect_equal(answers(*engine, all), answers(*plain, all));
+  EXPECT_GT(drafted(*engine), 100);
+  EXPECT_GT(accepted(*engine), 0);
+  std::erase_if(all, [](const Request& r) { return r.sampling.frequency_penalty == 0; });
+  overlapped_steps = 0;
+  expect_equal(answers(*engine, all), answers(*plain, all));
+  EXPECT_GT(overlapped_steps, 20);
 }
 
 TEST(EngineOnADevice, SeededSamplesDoNotDependOnTheBatch) {

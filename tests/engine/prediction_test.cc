@@ -166,8 +166,8 @@ TEST(PredictionEngine, WhatCannotDraftIsRefused) {
   o.kv_cache_dtype = "int8";
   EXPECT_THAT(error_of(o), HasSubstr("--kv-cache-dtype int8"));
   o = with_drafts(base_options(model), 1);
-  o.tensor_parallel_size = 2;
-  EXPECT_THAT(error_of(o), HasSubstr("the method mtp cannot be used with --tensor-parallel-size 2"));
+  o.tensor_parallel_size = o.pipeline_parallel_size = 2;
+  EXPECT_THAT(error_of(o), HasSubstr("the method mtp cannot be used with --pipeline-parallel-size 2"));
 
   Json values = read_json_file(model + "/config.json");
   values["num_nextn_predict_layers"] = 2;

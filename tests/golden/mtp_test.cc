@@ -1,17 +1,16 @@
 // Layers that predict further tokens, against an fp32 reference in PyTorch (tests/tools/make_mtp_goldens.py). The model
-// is one of tests/goldens/arch with a layer less, whose last layer becomes the predicting one.
+// is one of tests/goldens/arch with a layer less, whose last layer becomes the predicting one. Two ranks that divide
+// the layers, or share the experts, compute the same.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "base/mmap.h"
-#include "engine/drafting.h"
-#include "engine/runner.h"
 #include "formats/safetensors.h"
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
-#include "nn/hidden_input.h"
+#include "golden/rank_group.h"
 #include "support/hashed_weights.h"
 
 namespace sluice::mtp_test {
@@ -71,10 +70,12 @@ void write_checkpoint(const std::string& arch, const testing::TempFolder& folder
   testing::write_hashed_checkpoint(folder / "golden", folder / "model");
 }
 
-class Mtp : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
+enum class Ways { kAlone, kTwoRanks, kTwoRanksOfExperts };
+
+class Mtp : public ::testing::TestWithParam<std::tuple<std::string, std::string, Ways>> {
  protected:
   void SetUp() override {
-    const auto& [arch, backend] = GetParam();
+    const auto& [arch, backend, way] = GetParam();
     write_checkpoint(arch, folder_);
     options_.model = folder_ / "model";
     options_.dtype = "float32";
@@ -82,9 +83,13 @@ class Mtp : public ::testing::TestWithParam<std::tuple<std::string, std::string>
     options_.kv_cache_memory_bytes = 16 << 20;
     options_.max_num_seqs = 64;
     options_.speculative_config = R"({"method": "mtp"})";
-    loaded_ = std::make_unique<LoadedModel>(load_model(options_, pool_));
-    model_ = std::make_unique<Runner>(*loaded_);
-    predictor_ = std::make_unique<Runner>(*loaded_->draft);
+    if (way != Ways::kAlone && !ops::select_backend(backend).can.collectives) {
+      GTEST_SKIP() << "no ranks on backend " << backend;
+    }
+    options_.tensor_parallel_size = way == Ways::kAlone ? 1 : 2;
+    options_.enable_expert_parallel = way == Ways::kTwoRanksOfExperts;
+    group_ = std::make_unique<RankGroup>(options_);
+    predictor_ = std::make_unique<Runner>(*group_->model().draft, Runner::Role::kDraftModel);
     file_ = std::make_unique<MappedFile>((goldens() / (arch + ".safetensors")).string());
     for (TensorEntry& entry : read_safetensors(file_->bytes(), arch)) gold_.emplace(entry.name, entry);
   }
@@ -114,24 +119,23 @@ class Mtp : public ::testing::TestWithParam<std::tuple<std::string, std::string>
     return batch;
   }
 
-  void keep(const Batch& batch, const Tensor& hidden) {
-    const KvCache::Layer& kept = loaded_->draft->kv->layer(loaded_->draft->plan.shape.kept_hidden);
-    keep_hidden(predictor_->context(), kept, BatchView(batch).slots_of(kept.group), hidden);
-  }
-
   // Computes positions [begin, end) with the model, then with the layer. Appends the layer's logits.
   void compute(const std::vector<int32_t>& text, int begin, int end, std::vector<float>& logits) {
-    const Batch batch = batch_of(text, begin, end);
-    keep(batch, model_->run(batch).hidden);
+    group_->runner().run(batch_of(text, begin, end));
     if (begin == 0) ++begin;
-    if (begin < end) append(predictor_->run(batch_of(text, begin, end)).logits, logits);
+    if (begin == end) return;
+    Batch batch = batch_of(text, begin, end);
+    batch.wants_hidden = false;
+    append(predictor_->run(batch).logits, logits);
   }
 
-  static void append(const Tensor& rows, std::vector<float>& logits) {
-    for (int64_t r = 0; r < rows.rows(); ++r) {
-      const float* row = rows.f32() + r * rows.row_stride;
-      logits.insert(logits.end(), row, row + rows.shape[1]);
-    }
+  void append(const Tensor& rows, std::vector<float>& logits) const {
+    ASSERT_TRUE(rows.dense());
+    const size_t before = logits.size();
+    logits.resize(before + static_cast<size_t>(rows.shape.elements()));
+    ops::Queue& queue = predictor_->context().queue;
+    queue.copy_async(&logits[before], rows.data, rows.bytes());
+    queue.wait();
   }
 
   void expect_close(const std::vector<float>& logits, const char* name) const {
@@ -140,11 +144,10 @@ class Mtp : public ::testing::TestWithParam<std::tuple<std::string, std::string>
     EXPECT_LE(relative_error(logits.data(), wanted.f32(), wanted.shape.elements()), kTolerance) << name;
   }
 
-  ThreadPool pool_{2, /*pin=*/false};
   testing::TempFolder folder_;
   EngineOptions options_;
-  std::unique_ptr<LoadedModel> loaded_;
-  std::unique_ptr<Runner> model_, predictor_;
+  std::unique_ptr<RankGroup> group_;
+  std::unique_ptr<Runner> predictor_;
   std::unique_ptr<MappedFile> file_;
   std::map<std::string, TensorEntry> gold_;
 };
@@ -172,23 +175,26 @@ TEST_P(Mtp, DraftsGoOnFromTheLayersOwnStates) {
     std::vector<float> logits, drafted;
     compute(text, 0, length, logits);
     expect_close(logits, "logits");
-    Batch last = batch_of(text, length - 1, length);
-    keep(last, predictor_->run(last).hidden);
+    predictor_->run(batch_of(text, length - 1, length));
     for (int position = length; position + 1 < static_cast<int>(text.size()); ++position) {
-      const Batch batch = batch_of(text, position, position + 1);
-      const StepOutput output = predictor_->run(batch);
-      append(output.logits, drafted);
-      keep(batch, output.hidden);
+      append(predictor_->run(batch_of(text, position, position + 1)).logits, drafted);
     }
     expect_close(drafted, "draft_logits");
   }
 }
 
+std::string name_of(const ::testing::TestParamInfo<Mtp::ParamType>& info) {
+  const auto& [arch, backend, way] = info.param;
+  constexpr const char* kRanks[] = {"", "_2", "_2e"};
+  return test_name(arch, backend) + kRanks[static_cast<int>(way)];
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Mtp,
                          ::testing::Combine(::testing::Values("deepseek_v3", "deepseek_v32-1", "ernie4_5_moe",
                                                               "glm4_moe", "glm4_moe_lite-1", "mimo-1"),
-                                            ::testing::Values("reference", "")),
-                         [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param)); });
+                                            ::testing::ValuesIn(golden_backends()),
+                                            ::testing::Values(Ways::kAlone, Ways::kTwoRanks, Ways::kTwoRanksOfExperts)),
+                         name_of);
 
 }  // namespace
 }  // namespace sluice::mtp_test

@@ -53,7 +53,7 @@ TEST_F(PredictionTest, AllTokensOfAStepAreComputedButTheFirstOfAText) {
   add({10}, 0, 0, {7});
   add({20, 21, 22}, 0, 0, {2});
   add({30, 31}, 5, 0, {4, 9});
-  drafter_.observe(step_);
+  drafter_.observe(step_, {});
   ASSERT_THAT(batches_, SizeIs(1));
   const Batch& batch = batches_[0];
   EXPECT_THAT(batch.tokens, ElementsAre(21, 22, 30, 31));
