@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/load_parts.h"
+#include "nn/hidden_input.h"
 #include "nn/loading/size_limits.h"
 
 namespace sluice {
@@ -67,6 +68,10 @@ LoadPlan plan_draft_model(const EngineOptions& options, const LoadPlan& plan, co
   LoadContext context = context_for(options, draft, nullptr, /*dry=*/true);
   const std::unique_ptr<Model> built = build_draft(draft, own_layers, context, model, options.max_model_len);
   note_model(draft, *built, context);
+  if (const int kept = draft.shape.kept_hidden; kept >= 0) {
+    KvShape& shape = draft.shape.kv[static_cast<size_t>(kept)];
+    shape = kept_in(draft.kv_dtype, shape);
+  }
   const auto refuse = [](const std::string& why) { throw Error(ErrorCode::kUnsupportedModel, why); };
   if (!draft.shape.state.empty()) refuse("its layers are recurrent, and their state cannot go back");
   if (draft.shape.vocab != plan.shape.vocab) {
@@ -83,13 +88,6 @@ void join_rope_classes(ModelShape& shape, const ModelShape& draft) {
   shape.rope_class = [own = shape.rope_class, other = draft.rope_class](int prompt_len) {
     return own(prompt_len) + kMostClasses * other(prompt_len);
   };
-}
-
-// Their hidden states are kept as numbers without a scale.
-void check_own_layers(const LoadPlan& plan) {
-  if (plan.kv_dtype == &kInt8) {
-    refuse_drafts("layers of the model do not draft with --kv-cache-dtype int8 (expected another type)");
-  }
 }
 
 Error own_layers_error(const Error& cause) {
@@ -112,7 +110,6 @@ void plan_drafts(const std::string& model, LoadPlan& plan) {
 
 size_t plan_draft(const EngineOptions& options, LoadPlan& plan, const Model& model) {
   if (!plan.drafts || (plan.drafts->model.empty() && !plan.drafts->own_layers)) return 0;
-  if (plan.drafts->own_layers) check_own_layers(plan);
   DraftSizes sizes;
   try {
     plan.draft = std::make_shared<const LoadPlan>(plan_draft_model(options, plan, model, sizes));

@@ -22,6 +22,13 @@ std::vector<int32_t> slots_before(const BatchView& batch, int group, int64_t blo
   return slots;
 }
 
+// The hidden states [blocks, 1, block_size, hidden] in a layer of the cache.
+Tensor states_of(const KvCache::Layer& kept) {
+  const Tensor& k = kept.k;
+  if (k.dtype != &kInt8) return k;
+  return Tensor(k.data, &kBFloat16, {k.shape[0], k.shape[1], k.shape[2], k.shape[3] / 2});
+}
+
 }  // namespace
 
 HiddenInput::HiddenInput(const Weights& w, const HiddenInputSpec& spec, const NormSpec& norm, int hidden)
@@ -36,19 +43,27 @@ void HiddenInput::operator()(ops::Ctx& c, const BatchView& batch, const KvCache:
   const Tensor both = c.arena.take(&kFloat32, {x.rows(), 2 * int64_t{hidden_}});
   const Tensor embeddings = both.slice_columns(hidden_first_ ? hidden_ : 0, hidden_);
   const Tensor states = both.slice_columns(hidden_first_ ? 0 : hidden_, hidden_);
-  const int64_t block_size = kept.k.shape[2];
-  const Tensor table(kept.k.data, kept.k.dtype, {kept.k.shape[0] * block_size, hidden_});
+  const Tensor all = states_of(kept);
+  const int64_t block_size = all.shape[2];
+  const Tensor table(all.data, all.dtype, {all.shape[0] * block_size, hidden_});
   embedding_norm_.into(c, embeddings, x);
   ops::embed(c, states, table, slots_before(batch, kept.group, block_size));
   hidden_norm_.in_place(c, states);
   projection_.into(c, x, both, false);
 }
 
+KvShape kept_in(DType cache, KvShape shape) {
+  if (cache == &kInt8) shape.head_dim *= 2;
+  return shape;
+}
+
 void keep_hidden(ops::Ctx& c, const KvCache::Layer& kept, const Indices& slots, const Tensor& hidden) {
+  const Tensor all = states_of(kept);
   ops::RopeStoreArgs args;
   args.k = hidden;
   args.q = args.v = hidden.slice_columns(0, 0);
-  args.k_cache = kept.k, args.v_cache = kept.v;
+  args.k_cache = all;
+  args.v_cache = Tensor(all.data, all.dtype, {all.shape[0], all.shape[1], all.shape[2], 0});
   args.positions = args.slots = slots;
   ops::rope_store(c, args);
 }

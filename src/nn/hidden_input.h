@@ -3,7 +3,8 @@
 // DeepSeek-V3, arXiv:2412.19437, section 2.2).
 //
 // Hidden states are kept beside keys and values, in the blocks of their tokens. They are thus shared with a prefix,
-// copied and moved like these. The token at position 0 has no hidden state before it, so that a step must leave it out.
+// copied and moved like these. They have the type of the cache, but no scales: a cache of int8 has them as bf16. The
+// token at position 0 has no hidden state before it, so that a step must leave it out.
 #pragma once
 
 #include <string>
@@ -34,6 +35,8 @@ class HiddenInput {
   Linear projection_;
 };
 
+// What hidden states of this shape take in a cache of this type.
+KvShape kept_in(DType cache, KvShape shape);
 // Keeps hidden states [tokens, hidden] for the tokens that follow. `slots`: see Batch.
 void keep_hidden(ops::Ctx& c, const KvCache::Layer& kept, const Indices& slots, const Tensor& hidden);
 

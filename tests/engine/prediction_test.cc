@@ -63,6 +63,7 @@ class Predictions : public ::testing::TestWithParam<const char*> {
     if (how == "kept_rows") o.kv_host_memory_bytes = int64_t{16} << 20;
     if (how == "no_prefix_cache") o.enable_prefix_caching = false;
     if (how == "fp8_cache") o.kv_cache_dtype = "fp8";
+    if (how == "int8_cache") o.kv_cache_dtype = "int8";
     if (how == "float32") o.dtype = "float32";
     if (how == "quantized") o.quantization = "q8_0";
     if (how == "replicas") o.data_parallel_size = 2;
@@ -109,7 +110,7 @@ TEST_P(Predictions, AreAllRightWhereTheModelIsKnown) {
 
 INSTANTIATE_TEST_SUITE_P(All, Predictions,
                          ::testing::Values("plain", "small_steps", "little_memory", "kept_rows", "no_prefix_cache",
-                                           "fp8_cache", "float32", "quantized", "replicas"),
+                                           "fp8_cache", "int8_cache", "float32", "quantized", "replicas"),
                          [](const auto& info) { return std::string(info.param); });
 
 // With few tokens to choose from, many drafts are right by chance. Which ones are depends on hidden states, keys and
@@ -163,9 +164,6 @@ TEST(PredictionEngine, WhatCannotDraftIsRefused) {
   write_prediction_model(model);
   EXPECT_EQ(error_of(with_drafts(base_options(model), 1, "glm4_moe_mtp")), "");
   EngineOptions o = with_drafts(base_options(model), 1);
-  o.kv_cache_dtype = "int8";
-  EXPECT_THAT(error_of(o), HasSubstr("--kv-cache-dtype int8"));
-  o = with_drafts(base_options(model), 1);
   o.tensor_parallel_size = o.pipeline_parallel_size = 2;
   EXPECT_THAT(error_of(o), HasSubstr("the method mtp cannot be used with --pipeline-parallel-size 2"));
 
