@@ -155,7 +155,7 @@ class Mtp : public ::testing::TestWithParam<std::tuple<std::string, std::string,
 TEST_P(Mtp, LogitsAreThoseOfTheReference) {
   const std::vector<int32_t> text = tokens("ids");
   const int length = static_cast<int>(text.size());
-  for (const int chunk : {length, 5, 1}) {
+  for (const int chunk : {length, 5, 2, 1}) {
     SCOPED_TRACE(chunk);
     std::vector<float> logits;
     for (int begin = 0; begin < length; begin += chunk) {
