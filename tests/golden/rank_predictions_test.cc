@@ -29,6 +29,7 @@ class RankPredictions : public ::testing::Test {
     options_.kv_cache_memory_bytes = 400 * kTokenBytes;
     options_.kv_host_memory_bytes = int64_t{16} << 20;
     options_.max_num_batched_tokens = 64;
+    options_.max_num_seqs = 32;
     options_.tensor_parallel_size = 2;
   }
   void TearDown() override { set_rank_command(""); }
