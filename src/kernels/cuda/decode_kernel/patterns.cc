@@ -1,5 +1,8 @@
 #include "kernels/cuda/decode_kernel/patterns.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "kernels/cuda/decode_kernel/single_ops.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 
@@ -35,6 +38,50 @@ std::optional<HeadNorms> head_norms(const NormInstruction& q, const NormInstruct
     return std::nullopt;
   }
   return HeadNorms{.q_weight = q.weight, .k_weight = k.weight, .eps = q.eps, .offset = q.offset};
+}
+
+namespace {
+
+// Whether rows share elements. Rows of equal strides may be different columns of the same rows.
+bool overlaps(const Tensor& a, const Tensor& b) {
+  if (a.data == nullptr || b.data == nullptr || a.rows() == 0 || b.rows() == 0) return false;
+  const auto bytes = [](const Tensor& t, int64_t elements) {
+    return elements / t.dtype->block_size * static_cast<int64_t>(t.dtype->block_bytes);
+  };
+  const auto end = [&](const Tensor& t) { return t.data + bytes(t, (t.rows() - 1) * t.row_stride + t.row_elements()); };
+  if (a.data >= end(b) || b.data >= end(a)) return false;
+  const int64_t stride = bytes(a, a.row_stride);
+  if (stride == 0 || stride != bytes(b, b.row_stride)) return true;
+  const int64_t apart = ((b.data - a.data) % stride + stride) % stride;
+  return apart < bytes(a, a.row_elements()) || apart + bytes(b, b.row_elements()) > stride;
+}
+
+// The rows that an op reads and writes.
+struct Operands {
+  std::vector<Tensor> reads;
+  Tensor write;
+};
+Operands operands(std::monostate) { return {}; }
+Operands operands(const GatherOp& op) { return {{op.table}, op.out}; }
+Operands operands(const NormOp& op) { return {{op.x}, op.out}; }
+Operands operands(const MatmulProblem& p) { return {{p.x}, p.out}; }
+Operands operands(const GluOp& op) { return {{op.gate_up}, op.out}; }
+Operands operands(const RopeOp& op) { return {{op.args.q, op.args.k, op.args.v}, {}}; }
+Operands operands(const AttentionOp& op) { return {{op.args.q}, op.args.out}; }
+Operands operands(const ops::RouteArgs& a) { return {{a.logits}, {}}; }
+Operands operands(const ops::GroupByExpertArgs&) { return {}; }
+Operands operands(const ops::CombineArgs& a) { return {{a.x, a.weights}, a.out}; }
+Operands operands(const SumOp& op) { return {{op.x}, op.out}; }
+
+}  // namespace
+
+bool reads_before_write(std::span<const CapturedOp> ops, const Tensor& x) {
+  for (const CapturedOp& op : ops) {
+    const Operands of = std::visit([](const auto& description) { return operands(description); }, op.description);
+    if (std::ranges::any_of(of.reads, [&](const Tensor& read) { return overlaps(read, x); })) return true;
+    if (overlaps(of.write, x)) return false;
+  }
+  return false;
 }
 
 namespace {

@@ -23,6 +23,9 @@ bool sums(const SumOp& sum, const MatmulInstruction& matmul);
 // they are others.
 std::optional<HeadNorms> head_norms(const NormInstruction& q, const NormInstruction& k, const RopeInstruction& rope);
 
+// Whether one of these ops reads x before another one writes it. What an op without a description reads is not known.
+bool reads_before_write(std::span<const CapturedOp> ops, const Tensor& x);
+
 // The ops of experts, in this order behind the matmul of their router.
 struct ExpertOps {
   static constexpr size_t kCount = 6;

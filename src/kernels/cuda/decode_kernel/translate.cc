@@ -120,6 +120,8 @@ class Translation {
     const size_t at = q_norm != nullptr ? 3 : 1;
     const auto* op = ahead<AttentionOp>(at);
     if (op == nullptr || !few_rows(rope.args.q) || !has_room(1)) return 0;
+    // The attention keeps rotated queries to itself.
+    if (reads_before_write(ops_.subspan(run_.ops + at + 1), rope.args.q)) return 0;
     const RopeInstruction rotation = rope_of(rope);
     std::optional<HeadNorms> norms = HeadNorms{};
     if (q_norm != nullptr) {

@@ -309,6 +309,19 @@ TEST(Translate, AttentionWithoutItsRotationEndsTheRun) {
   EXPECT_EQ(run.ops, 2u);
 }
 
+// The attention does not store rotated queries. Gates beside them, in the same rows, may be read later.
+TEST(Translate, ARotationWhoseQueriesAreReadLaterStaysAnOp) {
+  Step twice, gate, next_layer;
+  twice.norm(twice.normed, twice.x), twice.matmul(twice.qkv, twice.normed), twice.rope(), twice.attention();
+  twice.attention(4);
+  EXPECT_THAT(kinds(twice.run()), ElementsAre(Kind::kNorm, Kind::kMatmul, Kind::kRope));
+  gate.rope(), gate.attention(), gate.matmul(gate.x, gate.q());
+  EXPECT_THAT(kinds(gate.run()), ElementsAre(Kind::kRope));
+  next_layer.rope(), next_layer.attention(), next_layer.norm(next_layer.normed, next_layer.v());
+  next_layer.matmul(next_layer.qkv, next_layer.normed), next_layer.rope(), next_layer.attention();
+  EXPECT_THAT(kinds(next_layer.run()), ElementsAre(Kind::kAttention, Kind::kNorm, Kind::kMatmul, Kind::kAttention));
+}
+
 TEST(Translate, AttentionThatLeavesOutTheFirstPositionsEndsTheRun) {
   Step step;
   step.mixer();
@@ -320,11 +333,12 @@ TEST(Translate, AttentionThatLeavesOutTheFirstPositionsEndsTheRun) {
 
 TEST(Translate, ALaunchKnowsTwoKindsOfPositions) {
   Step step;
-  for (const int window : {0, 64, 0, 128, 0}) step.rope(), step.attention(window);
+  for (const int window : {0, 64, 0, 128, 0}) step.matmul(step.qkv, step.normed), step.rope(), step.attention(window);
   const DecodeRun run = step.run();
-  EXPECT_THAT(kinds(run), ElementsAre(Kind::kAttention, Kind::kAttention, Kind::kAttention, Kind::kRope));
-  EXPECT_EQ(run.instructions[1].attention.place, 1);
-  EXPECT_EQ(run.instructions[2].attention.place, 0);
+  EXPECT_THAT(kinds(run), ElementsAre(Kind::kMatmul, Kind::kAttention, Kind::kMatmul, Kind::kAttention, Kind::kMatmul,
+                                      Kind::kAttention, Kind::kMatmul, Kind::kRope));
+  EXPECT_EQ(run.instructions[3].attention.place, 1);
+  EXPECT_EQ(run.instructions[5].attention.place, 0);
 }
 
 TEST(Translate, AnOpThatTheKernelDoesNotKnowEndsTheRun) {
