@@ -39,7 +39,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS openmpi-bin)  # for --distributed-executor-backend mpi
+# For --distributed-executor-backend mpi and --kv-transfer-backend ucx.
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "openmpi-bin, libucx0")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${service_files}/conffiles ${service_files}/postinst ${service_files}/prerm
     ${service_files}/postrm)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)

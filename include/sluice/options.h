@@ -59,6 +59,7 @@ struct EngineOptions {
   // Prompts that another server computes (docs/scale-out.md, Prefill and decode apart).
   std::string kv_transfer_listen{};             // HOST:PORT where other servers fetch rows; empty: none
   std::vector<std::string> kv_transfer_peer{};  // HOST:PORT of servers that requests may fetch rows from; *: any
+  std::string kv_transfer_backend = "tcp";      // how rows travel: tcp, ucx (libucp); both servers need the same
   int kv_transfer_timeout_ms = 30'000;          // wait for a row until the rest is computed; how long rows are held
   double kv_cache_share = 1;  // part of that default which is taken: models that share a machine have less; no flag
   double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
@@ -207,6 +208,10 @@ void visit(V&& v, EngineOptions& o) {
     "HOST:PORT where other servers fetch the keys and values of prompts that this one computes (scale-out.md)");
   v("kv-transfer-peer", o.kv_transfer_peer,
     "HOST:PORT of a server whose keys and values requests may use; repeat it for each server; *: any (scale-out.md)");
+  v("kv-transfer-backend", o.kv_transfer_backend,
+    "how keys and values travel between servers: by TCP, or by UCX (shared memory, TCP, RDMA); both servers need the "
+    "same (scale-out.md)",
+    {"tcp", "ucx"});
   v("kv-transfer-timeout-ms", o.kv_transfer_timeout_ms,
     "how long a request waits for the next keys and values of another server until it computes them, and how long "
     "they are held for other servers");

@@ -44,7 +44,7 @@ Hello make_hello(uint64_t row_bytes, std::string_view identity) {
 
 std::string hello_problem(const Hello& own, const Hello& peer) {
   if (!std::equal(kHelloMagic, kHelloMagic + sizeof kHelloMagic, peer.magic))
-    return "it is not a server that gives keys and values";
+    return "it is not a server that gives keys and values, or its --kv-transfer-backend differs";
   if (peer.version != own.version) {
     return fmt::format("it has version {} of the protocol (expected {})", peer.version, own.version);
   }

@@ -51,6 +51,15 @@ void check_options(const EngineOptions& o) {
     throw Error(ErrorCode::kInvalidRequest, "--kv-disk-bytes needs --kv-disk, the folder of the file");
   }
   TransferRules{o};  // throws for a malformed address
+  if (o.kv_transfer_backend != "tcp" && o.kv_transfer_backend != "ucx") {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--kv-transfer-backend: unknown value '{}' (expected tcp, ucx)", o.kv_transfer_backend));
+  }
+  if (o.kv_transfer_backend != "tcp" && o.kv_transfer_listen.empty() && o.kv_transfer_peer.empty()) {
+    throw Error(ErrorCode::kInvalidRequest,
+                fmt::format("--kv-transfer-backend {} needs --kv-transfer-listen or --kv-transfer-peer",
+                            o.kv_transfer_backend));
+  }
   if (!o.kv_transfer_listen.empty() && o.data_parallel_size > 1) {
     throw Error(ErrorCode::kInvalidRequest,
                 "--kv-transfer-listen cannot be used with --data-parallel-size: the replicas would share an address; "

@@ -29,10 +29,11 @@ std::vector<int> every_row(const RowTransfer& transfer) {
 
 }  // namespace
 
-RowClient::RowClient(TcpAddress address, const Hello& hello, std::chrono::milliseconds silence, RowBytes bytes,
-                     TransferDone done)
+RowClient::RowClient(TcpAddress address, const Hello& hello, MakeStream make_stream, std::chrono::milliseconds silence,
+                     RowBytes bytes, TransferDone done)
     : address_(std::move(address)),
       hello_(hello),
+      make_stream_(std::move(make_stream)),
       silence_(silence),
       bytes_(std::move(bytes)),
       done_(std::move(done)),
@@ -82,7 +83,8 @@ void RowClient::run() {
 
 std::unique_ptr<ByteStream> RowClient::connect() {
   const auto fail = [&](const std::string& why) { throw Error(ErrorCode::kInternal, why); };
-  std::unique_ptr<ByteStream> stream = connect_tcp(address_, kConnect);
+  std::unique_ptr<ByteStream> stream = make_stream_(connect_tcp(address_, kConnect));
+  if (const std::string problem = stream->open(kConnect); !problem.empty()) fail(problem);
   Hello theirs{};
   if (!stream->write(std::as_bytes(std::span(&hello_, 1)), kConnect) ||
       !stream->read(std::as_writable_bytes(std::span(&theirs, 1)), kConnect)) {
@@ -221,7 +223,7 @@ void RowClients::start(std::shared_ptr<const RowTransfer> transfer) {
       return done_(*transfer, every_row(*transfer));
     }
     try {
-      client = clients_.try_emplace(address.str(), address, hello_, silence_, bytes_, done_).first;
+      client = clients_.try_emplace(address.str(), address, hello_, make_stream_, silence_, bytes_, done_).first;
     } catch (const std::exception& e) {  // no memory or no more threads
       log::warning("keys and values of {}: {}", address.str(), e.what());
       return done_(*transfer, every_row(*transfer));

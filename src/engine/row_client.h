@@ -19,8 +19,8 @@ namespace sluice {
 class RowClient {
  public:
   // `silence`: a transfer of which no row comes for so long ends without the rest.
-  RowClient(TcpAddress address, const Hello& hello, std::chrono::milliseconds silence, RowBytes bytes,
-            TransferDone done);
+  RowClient(TcpAddress address, const Hello& hello, MakeStream make_stream, std::chrono::milliseconds silence,
+            RowBytes bytes, TransferDone done);
   ~RowClient();
 
   // Takes a transfer of the kind kReceive.
@@ -52,6 +52,7 @@ class RowClient {
 
   const TcpAddress address_;
   const Hello hello_;
+  const MakeStream make_stream_;
   const std::chrono::milliseconds silence_;
   const RowBytes bytes_;
   const TransferDone done_;
@@ -71,14 +72,20 @@ class RowClient {
 // All servers. Used by one thread.
 class RowClients {
  public:
-  RowClients(const Hello& hello, std::chrono::milliseconds silence, RowBytes bytes, TransferDone done)
-      : hello_(hello), silence_(silence), bytes_(std::move(bytes)), done_(std::move(done)) {}
+  RowClients(const Hello& hello, MakeStream make_stream, std::chrono::milliseconds silence, RowBytes bytes,
+             TransferDone done)
+      : hello_(hello),
+        make_stream_(std::move(make_stream)),
+        silence_(silence),
+        bytes_(std::move(bytes)),
+        done_(std::move(done)) {}
 
   void start(std::shared_ptr<const RowTransfer> transfer);
   void release(const std::string& host, int port, const std::string& id);
 
  private:
   const Hello hello_;
+  const MakeStream make_stream_;
   const std::chrono::milliseconds silence_;
   const RowBytes bytes_;
   const TransferDone done_;

@@ -84,16 +84,22 @@ RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std:
   threads_.start([this] { run_lane(load_, false); });
   for (int i = 0; file_ != nullptr && i < kFileThreads; ++i) threads_.start([this] { run_file(); });
   const Hello hello = make_hello(row_bytes_, identity_of(loaded.plan));
+  if (options.kv_transfer_backend == "ucx") ucx_ = Ucx::load();
+  const MakeStream make_stream = [this](std::unique_ptr<TcpStream> connection) -> std::unique_ptr<ByteStream> {
+    if (ucx_ == nullptr) return connection;
+    return ucx_->make_stream(std::move(connection));
+  };
   const RowBytes bytes = [this](int slot) { return host_row(slot); };
   const TransferDone done = [this](const RowTransfer& transfer, std::vector<int> failed) {
     add_done({.transfer = transfer.id, .failed = std::move(failed)});
   };
   if (!options.kv_transfer_listen.empty()) {
-    server_ = std::make_unique<RowServer>(options.kv_transfer_listen, hello, bytes, std::move(events), done);
+    server_ =
+        std::make_unique<RowServer>(options.kv_transfer_listen, hello, make_stream, bytes, std::move(events), done);
   }
   if (!options.kv_transfer_peer.empty()) {
     const std::chrono::milliseconds silence(options.kv_transfer_timeout_ms);
-    clients_ = std::make_unique<RowClients>(hello, silence, bytes, done);
+    clients_ = std::make_unique<RowClients>(hello, make_stream, silence, bytes, done);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "engine/load.h"
 #include "engine/row_client.h"
 #include "engine/row_server.h"
+#include "parallel/ucx.h"
 #include "sluice/options.h"
 
 namespace sluice {
@@ -107,6 +108,7 @@ class RowMover {
   std::condition_variable file_work_;
   std::vector<Done> done_;
   ThreadGroup threads_;
+  std::unique_ptr<Ucx> ucx_;             // null: rows travel over TCP
   std::unique_ptr<RowServer> server_;    // null: other servers fetch nothing here
   std::unique_ptr<RowClients> clients_;  // null: nothing is fetched
 };

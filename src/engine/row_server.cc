@@ -38,9 +38,11 @@ std::vector<int> indices_from(size_t first, size_t end) {
 
 }  // namespace
 
-RowServer::RowServer(const std::string& address, const Hello& hello, RowBytes bytes, Events events, TransferDone done)
+RowServer::RowServer(const std::string& address, const Hello& hello, MakeStream make_stream, RowBytes bytes,
+                     Events events, TransferDone done)
     : address_(listen_address(address)),
       hello_(hello),
+      make_stream_(std::move(make_stream)),
       bytes_(std::move(bytes)),
       events_(std::move(events)),
       done_(std::move(done)),
@@ -57,7 +59,7 @@ RowServer::~RowServer() { threads_.join(); }
 
 void RowServer::accept_peers() {
   while (!stopping_) {
-    std::unique_ptr<ByteStream> stream = listener_.accept(kIdle);
+    std::unique_ptr<TcpStream> connection = listener_.accept(kIdle);
     for (auto peer = peers_.begin(); peer != peers_.end();) {
       const auto next = std::next(peer);
       if (peer->gone) {
@@ -66,13 +68,13 @@ void RowServer::accept_peers() {
       }
       peer = next;
     }
-    if (stream == nullptr || stopping_) continue;
+    if (connection == nullptr || stopping_) continue;
     if (peers_.size() == kMostPeers) {
       log::warning("{} servers fetch keys and values; a further one is refused", kMostPeers);
       continue;
     }
     Peer& peer = peers_.emplace_back();
-    peer.stream = std::move(stream);
+    peer.stream = make_stream_(std::move(connection));
     try {
       peer.thread = std::thread([this, &peer] { serve(peer); });
     } catch (const std::exception& e) {  // most likely there are no more threads
@@ -109,7 +111,8 @@ void RowServer::serve(Peer& peer) {
 // Both sides check the other one's greeting; the fetching side reports what is wrong.
 bool RowServer::greet(Peer& peer) {
   Hello theirs{};
-  return peer.stream->read(std::as_writable_bytes(std::span(&theirs, 1)), kGreeting) &&
+  return peer.stream->open(kGreeting).empty() &&
+         peer.stream->read(std::as_writable_bytes(std::span(&theirs, 1)), kGreeting) &&
          peer.stream->write(std::as_bytes(std::span(&hello_, 1)), kGreeting) && hello_problem(hello_, theirs).empty();
 }
 

@@ -30,6 +30,8 @@ inline constexpr std::chrono::milliseconds kRowSilence{10'000};
 
 // The bytes of a host slot.
 using RowBytes = std::function<std::span<std::byte>(int slot)>;
+// Makes of a connection the stream that rows travel over. Any thread.
+using MakeStream = std::function<std::unique_ptr<ByteStream>(std::unique_ptr<TcpStream>)>;
 // A transfer is done; `failed` are indices of rows. Any thread.
 using TransferDone = std::function<void(const RowTransfer& transfer, std::vector<int> failed)>;
 
@@ -43,7 +45,8 @@ class RowServer {
   };
 
   // Throws Error(kInvalidRequest) that names --kv-transfer-listen if the address cannot be used.
-  RowServer(const std::string& address, const Hello& hello, RowBytes bytes, Events events, TransferDone done);
+  RowServer(const std::string& address, const Hello& hello, MakeStream make_stream, RowBytes bytes, Events events,
+            TransferDone done);
   ~RowServer();
 
   const TcpAddress& address() const { return address_; }
@@ -77,6 +80,7 @@ class RowServer {
 
   TcpAddress address_;
   const Hello hello_;
+  const MakeStream make_stream_;
   const RowBytes bytes_;
   const Events events_;
   const TransferDone done_;

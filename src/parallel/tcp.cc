@@ -70,11 +70,14 @@ void watch_peer(int fd) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
 }
 
-class TcpStream final : public ByteStream {
+class SocketStream final : public TcpStream {
  public:
-  explicit TcpStream(Socket socket) : socket_(std::move(socket)), woken_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  explicit SocketStream(Socket socket) : socket_(std::move(socket)), woken_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     watch_peer(socket_.fd());
   }
+
+  std::string open(milliseconds) override { return {}; }
+  int descriptor() const override { return socket_.fd(); }
 
   bool read(std::span<std::byte> bytes, milliseconds silence) override {
     return move(bytes, silence, POLLIN,
@@ -165,7 +168,7 @@ std::string TcpAddress::str() const {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
 }
 
-std::unique_ptr<ByteStream> connect_tcp(const TcpAddress& address, milliseconds limit) {
+std::unique_ptr<TcpStream> connect_tcp(const TcpAddress& address, milliseconds limit) {
   const auto fail = [&](const std::string& why) {
     throw Error(ErrorCode::kInternal, fmt::format("no connection to {}: {}", address.str(), why));
   };
@@ -174,7 +177,7 @@ std::unique_ptr<ByteStream> connect_tcp(const TcpAddress& address, milliseconds 
   for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
     Socket socket = socket_for(*one);
     error = try_connect(socket, *one, limit);
-    if (error == 0) return std::make_unique<TcpStream>(std::move(socket));
+    if (error == 0) return std::make_unique<SocketStream>(std::move(socket));
   }
   fail(std::strerror(error));
   return nullptr;
@@ -202,7 +205,7 @@ TcpListener::TcpListener(const TcpAddress& address, const std::string& option) {
 
 TcpListener::~TcpListener() { ::close(socket_); }
 
-std::unique_ptr<ByteStream> TcpListener::accept(milliseconds limit) {
+std::unique_ptr<TcpStream> TcpListener::accept(milliseconds limit) {
   if (!wait_for(socket_, POLLIN, limit)) return nullptr;
   Socket socket(::accept4(socket_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (socket.fd() < 0) {
@@ -210,7 +213,7 @@ std::unique_ptr<ByteStream> TcpListener::accept(milliseconds limit) {
     if (errno != EAGAIN && errno != EINVAL) std::this_thread::sleep_for(std::min(limit, milliseconds(100)));
     return nullptr;
   }
-  return std::make_unique<TcpStream>(std::move(socket));
+  return std::make_unique<SocketStream>(std::move(socket));
 }
 
 void TcpListener::shut_down() { ::shutdown(socket_, SHUT_RDWR); }

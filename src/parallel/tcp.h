@@ -16,8 +16,14 @@ struct TcpAddress {
   std::string str() const;
 };
 
+class TcpStream : public ByteStream {
+ public:
+  // poll() finds it readable when bytes came or the connection ended.
+  virtual int descriptor() const = 0;
+};
+
 // Throws Error(kInternal) if nobody answers within `limit`.
-std::unique_ptr<ByteStream> connect_tcp(const TcpAddress& address, std::chrono::milliseconds limit);
+std::unique_ptr<TcpStream> connect_tcp(const TcpAddress& address, std::chrono::milliseconds limit);
 
 class TcpListener {
  public:
@@ -29,7 +35,7 @@ class TcpListener {
 
   int port() const { return port_; }
   // The next connection; null if none came within `limit`, or after shut_down().
-  std::unique_ptr<ByteStream> accept(std::chrono::milliseconds limit);
+  std::unique_ptr<TcpStream> accept(std::chrono::milliseconds limit);
   // accept() returns at once from then on. Any thread.
   void shut_down();
 

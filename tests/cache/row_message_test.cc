@@ -122,7 +122,8 @@ TEST(RowMessage, HelloNamesWhatDiffers) {
   EXPECT_EQ(hello_problem(own, other), "it has version 9 of the protocol (expected 1)");
   other = own;
   other.magic[0] = 'G';
-  EXPECT_EQ(hello_problem(own, other), "it is not a server that gives keys and values");
+  EXPECT_EQ(hello_problem(own, other),
+            "it is not a server that gives keys and values, or its --kv-transfer-backend differs");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import ctypes.util
 import random
 import signal
 import threading
@@ -18,12 +19,20 @@ PREFILL = [*ARGUMENTS, "--kv-transfer-listen", "127.0.0.1:0", "--kv-host-memory-
 DECODE = [*ARGUMENTS, "--kv-transfer-peer", "*", "--kv-host-memory-bytes", "64M", "--kv-transfer-timeout-ms", "5000"]
 
 
+@pytest.fixture(params=["tcp", "ucx"])
+def transport(request) -> list[str]:
+    """The options of both servers for each way that keys and values can travel."""
+    if request.param == "ucx" and not ctypes.util.find_library("ucp"):
+        pytest.skip("libucp is not installed (libucx0 has it)")
+    return ["--kv-transfer-backend", request.param]
+
+
 @contextlib.contextmanager
-def routed(prefill: int = 1, decode: int = 1, *route_arguments: str):
+def routed(transport: list[str], prefill: int = 1, decode: int = 1, *route_arguments: str):
     """Servers that compute prompts, servers that go on with them, and a router in front."""
     with contextlib.ExitStack() as stack:
-        prefills = [stack.enter_context(Server(*PREFILL)) for _ in range(prefill)]
-        decodes = [stack.enter_context(Server(*DECODE)) for _ in range(decode)]
+        prefills = [stack.enter_context(Server(*PREFILL, *transport)) for _ in range(prefill)]
+        decodes = [stack.enter_context(Server(*DECODE, *transport)) for _ in range(decode)]
         arguments = ["--prefill-min-bytes", "0", "--health-interval-ms", "200", *route_arguments]
         for server in prefills:
             arguments += ["--prefill", server.url]
@@ -62,10 +71,10 @@ def single():
         yield server
 
 
-def test_the_router_gives_the_tokens_of_one_server(single):
+def test_the_router_gives_the_tokens_of_one_server(single, transport):
     bodies = requests(60)
     expected = complete_all(single.url, bodies)
-    with routed(prefill=2, decode=2) as (prefills, decodes, route):
+    with routed(transport, prefill=2, decode=2) as (prefills, decodes, route):
         assert complete_all(route.url, bodies) == expected
         sent = sum(server.metrics()["sluice:kv_transfer_rows_sent_total"] for server in prefills)
         received = sum(server.metrics()["sluice:kv_transfer_rows_received_total"] for server in decodes)
@@ -78,7 +87,7 @@ def test_the_router_gives_the_tokens_of_one_server(single):
         assert metrics["sluice:route_retries_total"] == 0
 
 
-def test_chats_and_streams(single):
+def test_chats_and_streams(single, transport):
     messages = [{"role": "user", "content": "Tell me of a cat that lived by the sea. " * 12}]
     fields = {"messages": messages, "temperature": 0, "max_tokens": 16}
 
@@ -89,16 +98,16 @@ def test_chats_and_streams(single):
         return "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
 
     expected = text(single, False)
-    with routed() as (_, decodes, route):
+    with routed(transport) as (_, decodes, route):
         assert [text(route, stream) for stream in (False, True)] == [expected] * 2
         assert decodes[0].metrics()["sluice:kv_transfer_rows_received_total"] > 5
 
 
-def test_the_protocol_of_vllms_proxies(single):
+def test_the_protocol_of_vllms_proxies(single, transport):
     """Prefill first, then decode with what the prefill's answer says."""
     bodies = requests(12, seed=2)
     expected = complete_all(single.url, bodies)
-    with Server(*PREFILL) as prefill, Server(*DECODE) as decode:
+    with Server(*PREFILL, *transport) as prefill, Server(*DECODE, *transport) as decode:
         for body, tokens in zip(bodies, expected):
             first = httpx.post(
                 prefill.url + "/v1/completions",
@@ -134,11 +143,12 @@ def test_keys_keep_prompts_apart(single, tmp_path):
             assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
 
 
-def test_another_model_computes_by_itself(single):
+def test_another_model_computes_by_itself(single, transport):
     """Keys and values of another type are not used."""
     body = requests(1, seed=4)[0] | {"prompt": list(range(300, 500))}
     expected = complete(single.url, body)
-    with Server(*PREFILL, "--kv-cache-dtype", "bfloat16") as prefill, Server(*DECODE) as decode:
+    remote = Server(*PREFILL, *transport, "--kv-cache-dtype", "bfloat16")
+    with remote as prefill, Server(*DECODE, *transport) as decode:
         asked = body | {"max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
         params = httpx.post(prefill.url + "/v1/completions", json=asked).json()["kv_transfer_params"]
         assert complete(decode.url, body | {"kv_transfer_params": params}) == expected
@@ -163,11 +173,11 @@ def kill_under_load(route, victim, bodies, after: int) -> list:
         return [answer.result() for answer in coming]
 
 
-def test_kill_9_of_a_prefill_server_under_load(single):
+def test_kill_9_of_a_prefill_server_under_load(single, transport):
     """Every request is answered, with the right tokens."""
     bodies = requests(80, seed=5)
     expected = complete_all(single.url, bodies)
-    with routed() as (prefills, decodes, route):
+    with routed(transport) as (prefills, decodes, route):
         begun = time.monotonic()
         assert kill_under_load(route, prefills[0], bodies, after=20) == expected
         assert time.monotonic() - begun < 60
@@ -177,11 +187,12 @@ def test_kill_9_of_a_prefill_server_under_load(single):
         decodes[0].wait_idle()
 
 
-def test_a_stopped_prefill_server_costs_the_time_limit(single):
+def test_a_stopped_prefill_server_costs_the_time_limit(single, transport):
     """It accepts connections and answers nothing, as if its machine hung."""
     bodies = requests(6, seed=6)
     expected = complete_all(single.url, bodies)
-    with Server(*PREFILL) as prefill, Server(*DECODE, "--kv-transfer-timeout-ms", "1000") as decode:
+    impatient = Server(*DECODE, *transport, "--kv-transfer-timeout-ms", "1000")
+    with Server(*PREFILL, *transport) as prefill, impatient as decode:
         kv = httpx.get(prefill.url + "/health").json()["kv_transfer"]
         params = {"do_remote_prefill": True, "transfer_id": "x", "remote_host": kv["host"], "remote_port": kv["port"]}
         prefill.process.send_signal(signal.SIGSTOP)
@@ -194,11 +205,11 @@ def test_a_stopped_prefill_server_costs_the_time_limit(single):
             prefill.process.send_signal(signal.SIGCONT)
 
 
-def test_kill_9_of_a_decode_server_under_load(single):
+def test_kill_9_of_a_decode_server_under_load(single, transport):
     """As for any replica: requests whose answer has not begun go to another one."""
     bodies = requests(80, seed=7)
     expected = complete_all(single.url, bodies)
-    with routed(prefill=1, decode=2) as (_, decodes, route):
+    with routed(transport, prefill=1, decode=2) as (_, decodes, route):
         got = kill_under_load(route, decodes[0], bodies, after=20)
         wrong = [(a, b) for a, b in zip(got, expected) if a != b]
         assert not wrong, "an answer that is not streamed has not begun"

@@ -9,6 +9,7 @@
 #include "cache/row_message.h"
 #include "engine/collect.h"
 #include "parallel/tcp.h"
+#include "parallel/ucx.h"
 #include "sluice/engine.h"
 #include "sluice/error.h"
 
@@ -18,30 +19,54 @@ namespace {
 using namespace testing;  // engine/collect.h
 using std::chrono_literals::operator""ms, std::chrono_literals::operator""s;
 
-EngineOptions options() {
-  EngineOptions o;
-  o.model = testing::demo_model();
-  o.max_model_len = 512;
-  o.max_num_seqs = 8;
-  o.max_num_batched_tokens = 64;
-  o.kv_cache_memory_bytes = 8 << 20;
-  o.kv_transfer_timeout_ms = 3000;
-  o.threads = 1;
-  o.deterministic = true;  // batch-invariant even if a GPU is the default backend
-  return o;
-}
-EngineOptions prefill_options() {
-  EngineOptions o = options();
-  o.kv_transfer_listen = "127.0.0.1:0";
-  o.kv_host_memory_bytes = 64 << 20;
-  return o;
-}
-EngineOptions decode_options() {
-  EngineOptions o = options();
-  o.kv_transfer_peer = {"*"};
-  o.kv_host_memory_bytes = 64 << 20;
-  return o;
-}
+// Over each way that rows can travel.
+class RowTransfer : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "tcp") return;
+    try {
+      ucx_ = Ucx::load();
+    } catch (const Error& e) {
+      GTEST_SKIP() << e.what();
+    }
+  }
+
+  static EngineOptions options() {
+    EngineOptions o;
+    o.model = testing::demo_model();
+    o.max_model_len = 512;
+    o.max_num_seqs = 8;
+    o.max_num_batched_tokens = 64;
+    o.kv_cache_memory_bytes = 8 << 20;
+    o.kv_transfer_timeout_ms = 3000;
+    o.threads = 1;
+    o.deterministic = true;  // batch-invariant even if a GPU is the default backend
+    return o;
+  }
+  static EngineOptions prefill_options() {
+    EngineOptions o = options();
+    o.kv_transfer_listen = "127.0.0.1:0";
+    o.kv_transfer_backend = GetParam();
+    o.kv_host_memory_bytes = 64 << 20;
+    return o;
+  }
+  static EngineOptions decode_options() {
+    EngineOptions o = options();
+    o.kv_transfer_peer = {"*"};
+    o.kv_transfer_backend = GetParam();
+    o.kv_host_memory_bytes = 64 << 20;
+    return o;
+  }
+
+  std::unique_ptr<ByteStream> stream_over(std::unique_ptr<TcpStream> connection) const {
+    if (ucx_ == nullptr) return connection;
+    return ucx_->make_stream(std::move(connection));
+  }
+
+  std::unique_ptr<Ucx> ucx_;
+};
+INSTANTIATE_TEST_SUITE_P(Transports, RowTransfer, ::testing::Values("tcp", "ucx"),
+                         [](const auto& info) { return info.param; });
 
 Request request_of(unsigned seed, int length = 200) {
   std::mt19937 random(seed);
@@ -73,7 +98,7 @@ std::string message_of(const std::function<void()>& work) {
   return "no error";
 }
 
-TEST(RowTransfer, APromptIsComputedByOneEngineAndGoneOnWithByAnother) {
+TEST_P(RowTransfer, APromptIsComputedByOneEngineAndGoneOnWithByAnother) {
   const auto prefill = Engine::load(prefill_options()), decode = Engine::load(decode_options());
   const auto alone = Engine::load(options());
   const int port = prefill->model().kv_transfer_port;
@@ -94,7 +119,7 @@ TEST(RowTransfer, APromptIsComputedByOneEngineAndGoneOnWithByAnother) {
 }
 
 // Both engines get requests at the same time, as behind a router.
-TEST(RowTransfer, ManyRequestsAtOnce) {
+TEST_P(RowTransfer, ManyRequestsAtOnce) {
   EngineOptions o = decode_options();
   o.kv_transfer_timeout_ms = 120'000;  // prompts wait for their turn
   const auto prefill = Engine::load(prefill_options()), decode = Engine::load(o);
@@ -118,7 +143,7 @@ TEST(RowTransfer, ManyRequestsAtOnce) {
   EXPECT_GT(metric(*decode, "sluice:kv_transfer_rows_received"), 100);
 }
 
-TEST(RowTransfer, AnEngineThatEndsIsReplacedByComputing) {
+TEST_P(RowTransfer, AnEngineThatEndsIsReplacedByComputing) {
   auto prefill = Engine::load(prefill_options());
   const auto decode = Engine::load(decode_options()), alone = Engine::load(options());
   const int port = prefill->model().kv_transfer_port;
@@ -143,7 +168,9 @@ TEST(RowTransfer, AnEngineThatEndsIsReplacedByComputing) {
 class FakePeer {
  public:
   using Talk = std::function<void(ByteStream&, const Hello& hello)>;
-  explicit FakePeer(Talk talk) : talk_(std::move(talk)), thread_([this] { run(); }) {}
+  using MakeStream = std::function<std::unique_ptr<ByteStream>(std::unique_ptr<TcpStream>)>;
+  FakePeer(MakeStream make_stream, Talk talk)
+      : make_stream_(std::move(make_stream)), talk_(std::move(talk)), thread_([this] { run(); }) {}
   ~FakePeer() {
     stopping_ = true;
     thread_.join();
@@ -153,20 +180,23 @@ class FakePeer {
  private:
   void run() {
     while (!stopping_) {
-      const auto stream = listener_.accept(20ms);
+      std::unique_ptr<TcpStream> connection = listener_.accept(20ms);
+      if (connection == nullptr) continue;
+      const std::unique_ptr<ByteStream> stream = make_stream_(std::move(connection));
       Hello hello{};
-      if (stream == nullptr || !stream->read(std::as_writable_bytes(std::span(&hello, 1)), 2s)) continue;
+      if (!stream->open(2s).empty() || !stream->read(std::as_writable_bytes(std::span(&hello, 1)), 2s)) continue;
       talk_(*stream, hello);
     }
   }
 
+  const MakeStream make_stream_;
   const Talk talk_;
   TcpListener listener_{{.host = "127.0.0.1", .port = 0}, "--listen"};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };
 
-TEST(RowTransfer, WhateverAPeerSendsTheAnswerIsRight) {
+TEST_P(RowTransfer, WhateverAPeerSendsTheAnswerIsRight) {
   const auto alone = Engine::load(options());
   const std::vector<TokenId> expected = run_alone(*alone, request_of(1)).tokens;
   std::mt19937 random(3);
@@ -262,7 +292,7 @@ TEST(RowTransfer, WhateverAPeerSendsTheAnswerIsRight) {
   o.kv_transfer_timeout_ms = 300;
   for (const auto& [name, talk] : talks) {
     const auto decode = Engine::load(o);
-    const FakePeer peer(talk);
+    const FakePeer peer([this](auto connection) { return stream_over(std::move(connection)); }, talk);
     const Choice answer = run_alone(*decode, for_decode(request_of(1), "a", peer.port()));
     EXPECT_EQ(answer.tokens, expected) << name;
     EXPECT_EQ(answer.usage.cached_tokens, 0) << name;
@@ -271,13 +301,13 @@ TEST(RowTransfer, WhateverAPeerSendsTheAnswerIsRight) {
 }
 
 // What a peer sends to an engine that computes prompts.
-TEST(RowTransfer, MalformedWantsEndTheConnection) {
+TEST_P(RowTransfer, MalformedWantsEndTheConnection) {
   const auto prefill = Engine::load(prefill_options());
   const int port = prefill->model().kv_transfer_port;
-  const auto connect = [&] { return connect_tcp({.host = "127.0.0.1", .port = port}, 2s); };
   std::mt19937 random(9);
   for (int round = 0; round < 20; ++round) {
-    const auto stream = connect();
+    const auto stream = stream_over(connect_tcp({.host = "127.0.0.1", .port = port}, 2s));
+    ASSERT_EQ(stream->open(2s), "");
     std::vector<std::byte> bytes(sizeof(Hello) + random() % 3000);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
     stream->write(bytes, 1s);
@@ -290,14 +320,51 @@ TEST(RowTransfer, MalformedWantsEndTheConnection) {
   EXPECT_EQ(run_alone(*prefill, request_of(1)).tokens.size(), 8u);
 }
 
-TEST(RowTransfer, ARequestThatWaitsForRowsCanBeCancelledOrRunOutOfTime) {
+// Strangers that know no protocol at all, some of whom stay connected in silence.
+TEST_P(RowTransfer, StrangersDoNotDisturb) {
+  const auto prefill = Engine::load(prefill_options()), decode = Engine::load(decode_options());
+  const int port = prefill->model().kv_transfer_port;
+  std::mt19937 random(21);
+  std::vector<std::unique_ptr<TcpStream>> strangers;
+  for (int i = 0; i < 24; ++i) {
+    strangers.push_back(connect_tcp({.host = "127.0.0.1", .port = port}, 2s));
+    std::vector<std::byte> bytes(i % 4 == 0 ? 0 : random() % 2000);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    if (!bytes.empty()) strangers.back()->write(bytes, 1s);
+    if (i % 3 == 0) strangers.back()->shut_down();
+  }
+  run_alone(*prefill, for_prefill(request_of(2), "a"));
+  const Choice answer = run_alone(*decode, for_decode(request_of(2), "a", port));
+  EXPECT_EQ(answer.usage.cached_tokens, 192);
+  EXPECT_EQ(answer.tokens, run_alone(*prefill, request_of(2)).tokens);
+}
+
+// One server uses TCP, and the other one UCX.
+TEST_P(RowTransfer, TransportsThatDifferAreReplacedByComputing) {
+  EngineOptions o = decode_options();
+  o.kv_transfer_backend = GetParam() == "tcp" ? "ucx" : "tcp";
+  std::unique_ptr<Engine> decode;
+  try {
+    decode = Engine::load(o);
+  } catch (const Error& e) {
+    GTEST_SKIP() << e.what();
+  }
+  const auto prefill = Engine::load(prefill_options());
+  run_alone(*prefill, for_prefill(request_of(2), "a"));
+  const Choice answer = run_alone(*decode, for_decode(request_of(2), "a", prefill->model().kv_transfer_port));
+  EXPECT_EQ(answer.usage.cached_tokens, 0);
+  EXPECT_EQ(answer.tokens, run_alone(*prefill, request_of(2)).tokens);
+}
+
+TEST_P(RowTransfer, ARequestThatWaitsForRowsCanBeCancelledOrRunOutOfTime) {
   std::atomic<bool> asked{false};
-  FakePeer silent([&](ByteStream& stream, const Hello& hello) {
-    stream.write(std::as_bytes(std::span(&hello, 1)), 1s);
-    asked = true;
-    stream.readable(1s);
-    std::this_thread::sleep_for(500ms);
-  });
+  FakePeer silent([this](auto connection) { return stream_over(std::move(connection)); },
+                  [&](ByteStream& stream, const Hello& hello) {
+                    stream.write(std::as_bytes(std::span(&hello, 1)), 1s);
+                    asked = true;
+                    stream.readable(1s);
+                    std::this_thread::sleep_for(500ms);
+                  });
   EngineOptions o = decode_options();
   o.kv_transfer_timeout_ms = 60'000;
   const auto decode = Engine::load(o);
@@ -313,11 +380,12 @@ TEST(RowTransfer, ARequestThatWaitsForRowsCanBeCancelledOrRunOutOfTime) {
   EXPECT_EQ(metric(*decode, "vllm:num_requests_waiting"), 0);
 }
 
-TEST(RowTransfer, AnEngineThatEndsEndsItsWaitingRequests) {
-  FakePeer silent([&](ByteStream& stream, const Hello& hello) {
-    stream.write(std::as_bytes(std::span(&hello, 1)), 1s);
-    std::this_thread::sleep_for(300ms);
-  });
+TEST_P(RowTransfer, AnEngineThatEndsEndsItsWaitingRequests) {
+  FakePeer silent([this](auto connection) { return stream_over(std::move(connection)); },
+                  [&](ByteStream& stream, const Hello& hello) {
+                    stream.write(std::as_bytes(std::span(&hello, 1)), 1s);
+                    std::this_thread::sleep_for(300ms);
+                  });
   EngineOptions o = decode_options();
   o.kv_transfer_timeout_ms = 60'000;
   auto decode = Engine::load(o);
@@ -330,7 +398,7 @@ TEST(RowTransfer, AnEngineThatEndsEndsItsWaitingRequests) {
   EXPECT_TRUE(ended);
 }
 
-TEST(RowTransfer, RefusesWhatItCannotDo) {
+TEST_P(RowTransfer, RefusesWhatItCannotDo) {
   EngineOptions o = options();
   o.kv_transfer_listen = "127.0.0.1";
   EXPECT_EQ(message_of([&] { Engine::load(o); }),
@@ -350,6 +418,13 @@ TEST(RowTransfer, RefusesWhatItCannotDo) {
   o.kv_transfer_peer = {"somewhere"};
   EXPECT_EQ(message_of([&] { Engine::load(o); }),
             "--kv-transfer-peer: 'somewhere' is not an address (expected HOST:PORT, or [HOST]:PORT for IPv6)");
+  o.kv_transfer_peer = {};
+  o.kv_transfer_backend = "ucx";
+  EXPECT_EQ(message_of([&] { Engine::load(o); }),
+            "--kv-transfer-backend ucx needs --kv-transfer-listen or --kv-transfer-peer");
+  o.kv_transfer_backend = "rdma";
+  EXPECT_EQ(message_of([&] { Engine::load(o); }), "--kv-transfer-backend: unknown value 'rdma' (expected tcp, ucx)");
+  o.kv_transfer_backend = GetParam();
   o.kv_transfer_peer = {"127.0.0.1:7"};
   const auto engine = Engine::load(o);
   EXPECT_EQ(message_of([&] { run_alone(*engine, for_decode(request_of(1), "a", 8)); }),

@@ -1,25 +1,16 @@
-// Connections between servers: bytes come whole, and whoever waits is woken when the other side ends.
+// Addresses of TCP, and errors that name them. How connections behave is in byte_stream_test.cc.
 #include "parallel/tcp.h"
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-#include <thread>
-#include <vector>
+#include <string>
 
 #include "sluice/error.h"
 
 namespace sluice::tcp_test {
 namespace {
 
-using std::chrono_literals::operator""ms, std::chrono_literals::operator""s;
-using Clock = std::chrono::steady_clock;
-
-struct Pair {
-  TcpListener listener{{.host = "127.0.0.1", .port = 0}, "--listen"};
-  std::unique_ptr<ByteStream> near = connect_tcp({.host = "127.0.0.1", .port = listener.port()}, 2s);
-  std::unique_ptr<ByteStream> far = listener.accept(2s);
-};
+using std::chrono_literals::operator""s;
 
 std::string problem_of(const std::string& text) {
   try {
@@ -40,53 +31,6 @@ TEST(Tcp, Addresses) {
     EXPECT_NE(problem_of(wrong).find("--option: '" + std::string(wrong) + "' is not an address"), std::string::npos)
         << problem_of(wrong);
   }
-}
-
-TEST(Tcp, BytesComeWholeAndInOrder) {
-  Pair pair;
-  ASSERT_NE(pair.far, nullptr);
-  std::vector<uint32_t> sent(4 << 20), got(sent.size());
-  std::iota(sent.begin(), sent.end(), 5u);
-  std::thread writer([&] { EXPECT_TRUE(pair.near->write(std::as_bytes(std::span(sent)), 5s)); });
-  EXPECT_TRUE(pair.far->read(std::as_writable_bytes(std::span(got)), 5s));
-  writer.join();
-  EXPECT_EQ(sent, got);
-}
-
-TEST(Tcp, SilenceEndsAWait) {
-  Pair pair;
-  std::byte byte{};
-  EXPECT_FALSE(pair.far->readable(10ms));
-  const Clock::time_point before = Clock::now();
-  EXPECT_FALSE(pair.far->read({&byte, 1}, 50ms));
-  EXPECT_GE(Clock::now() - before, 40ms);
-  EXPECT_LT(Clock::now() - before, 5s);
-}
-
-TEST(Tcp, ThePeersEndAndShutDownWakeReaders) {
-  for (const bool own : {false, true}) {
-    Pair pair;
-    std::thread other([&] {
-      std::this_thread::sleep_for(30ms);
-      (own ? pair.far : pair.near)->shut_down();
-    });
-    const Clock::time_point before = Clock::now();
-    std::byte byte{};
-    EXPECT_TRUE(pair.far->readable(10s));
-    EXPECT_FALSE(pair.far->read({&byte, 1}, 10s));
-    EXPECT_LT(Clock::now() - before, 5s);
-    other.join();
-  }
-}
-
-TEST(Tcp, WakeEndsReadableOnce) {
-  Pair pair;
-  pair.far->wake();
-  const Clock::time_point before = Clock::now();
-  EXPECT_FALSE(pair.far->readable(10s));
-  EXPECT_LT(Clock::now() - before, 5s);
-  EXPECT_FALSE(pair.far->readable(20ms)) << "the wake is used up";
-  EXPECT_GE(Clock::now() - before, 15ms);
 }
 
 TEST(Tcp, ErrorsNameTheAddress) {
