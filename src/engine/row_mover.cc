@@ -84,7 +84,7 @@ RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std:
   threads_.start([this] { run_lane(load_, false); });
   for (int i = 0; file_ != nullptr && i < kFileThreads; ++i) threads_.start([this] { run_file(); });
   const Hello hello = make_hello(row_bytes_, identity_of(loaded.plan));
-  if (options.kv_transfer_backend == "ucx") ucx_ = Ucx::load();
+  if (options.kv_transfer_backend == "ucx") ucx_ = Ucx::load({host_.data(), host_.size()});
   const MakeStream make_stream = [this](std::unique_ptr<TcpStream> connection) -> std::unique_ptr<ByteStream> {
     if (ucx_ == nullptr) return connection;
     return ucx_->make_stream(std::move(connection));

@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,7 +57,8 @@ constexpr int kFruitless = 1000;
 struct Greeting {
   char magic[8];
   uint32_t version;
-  uint32_t zero[3];
+  uint32_t copies;  // 1: other processes of its machine can copy its memory
+  uint64_t zero;
   Sha256 place;  // equal for processes that share a machine and see each other's numbers
 };
 static_assert(sizeof(Greeting) == 56);
@@ -81,8 +83,11 @@ std::optional<Sha256> this_place() {
 
 class UcxStream final : public ByteStream {
  public:
-  UcxStream(UcxLibrary& ucx, std::unique_ptr<TcpStream> connection)
-      : ucx_(ucx), connection_(std::move(connection)), kick_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  UcxStream(UcxLibrary& ucx, bool copies, std::unique_ptr<TcpStream> connection)
+      : ucx_(ucx),
+        copies_(copies),
+        connection_(std::move(connection)),
+        kick_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
   ~UcxStream() override {
     if (worker_ != nullptr) destroy_worker();
     ::close(kick_);
@@ -91,7 +96,9 @@ class UcxStream final : public ByteStream {
   std::string open(milliseconds limit) override {
     constexpr const char* kEnded = "the server ended the connection";
     const std::optional<Sha256> place = this_place();
-    Greeting own{.magic = {}, .version = kVersion, .zero = {}, .place = place.value_or(Sha256{})}, theirs{};
+    Greeting own{.magic = {}, .version = kVersion, .copies = copies_ ? 1U : 0U, .zero = 0, .place = {}};
+    Greeting theirs{};
+    own.place = place.value_or(Sha256{});
     std::copy_n(kMagic, sizeof kMagic, own.magic);
     if (!connection_->write(std::as_bytes(std::span(&own, 1)), limit)) return kEnded;
     if (!connection_->read(std::as_writable_bytes(std::span(&theirs, 1)), limit)) return kEnded;
@@ -99,7 +106,9 @@ class UcxStream final : public ByteStream {
       return "it does not use UCX: --kv-transfer-backend differs";
     }
     if (theirs.version != kVersion) return "its version of the protocol over UCX differs";
-    make_worker(place == theirs.place);
+    const UcxLibrary::Reach local =
+        copies_ && theirs.copies == 1 ? UcxLibrary::Reach::kCopies : UcxLibrary::Reach::kSharedMemory;
+    make_worker(place == theirs.place ? local : UcxLibrary::Reach::kAnywhere);
     if (!send_address(limit)) return kEnded;
     AddressHead head{};
     if (!connection_->read(std::as_writable_bytes(std::span(&head, 1)), limit)) return kEnded;
@@ -190,11 +199,11 @@ class UcxStream final : public ByteStream {
     request.status = status;
   }
 
-  void make_worker(bool same_machine) {
+  void make_worker(UcxLibrary::Reach reach) {
     ucp_worker_params_t worker{};
     worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-    ucx_.check(ucx_.worker_create(ucx_.context(same_machine), &worker, &worker_), "ucp_worker_create");
+    ucx_.check(ucx_.worker_create(ucx_.context(reach), &worker, &worker_), "ucp_worker_create");
     ucx_.check(ucx_.worker_get_efd(worker_, &event_), "ucp_worker_get_efd");
     ucp_am_handler_param_t handler{};
     handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
@@ -400,6 +409,7 @@ class UcxStream final : public ByteStream {
   }
 
   UcxLibrary& ucx_;
+  const bool copies_;  // other processes can copy what is written
   const std::unique_ptr<TcpStream> connection_;
   const int kick_;  // ends the sleep of the thread that drives
   ucp_worker_h worker_ = nullptr;
@@ -422,14 +432,26 @@ class UcxStream final : public ByteStream {
   size_t rest_at_ = 0;
 };
 
+// As seen from another process of this user.
+bool can_be_copied(std::span<const std::byte> memory) {
+  if (memory.empty()) return true;
+  std::byte copy{};
+  const iovec local{.iov_base = &copy, .iov_len = 1};
+  const iovec remote{.iov_base = const_cast<std::byte*>(memory.data()), .iov_len = 1};
+  return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
 class OpenUcx final : public Ucx {
  public:
+  explicit OpenUcx(bool copies) : copies_(copies) {}
+
   std::unique_ptr<ByteStream> make_stream(std::unique_ptr<TcpStream> connection) override {
-    return std::make_unique<UcxStream>(ucx_, std::move(connection));
+    return std::make_unique<UcxStream>(ucx_, copies_, std::move(connection));
   }
 
  private:
   UcxLibrary ucx_;
+  const bool copies_;
 };
 
 #endif
@@ -440,9 +462,9 @@ void refuse_ucx(const std::string& why) {
   throw Error(ErrorCode::kInvalidRequest, "--kv-transfer-backend ucx: " + why, "kv_transfer_backend", "invalid_option");
 }
 
-std::unique_ptr<Ucx> Ucx::load() {
+std::unique_ptr<Ucx> Ucx::load([[maybe_unused]] std::span<const std::byte> memory) {
 #if SLUICE_UCX
-  return std::make_unique<OpenUcx>();
+  return std::make_unique<OpenUcx>(can_be_copied(memory));
 #else
   refuse_ucx("this program was built without UCX (install libucx-dev and build it again, or use tcp)");
 #endif

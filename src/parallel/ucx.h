@@ -2,7 +2,9 @@
 // UCX's library is opened when it is first needed, so that the program starts where it is not installed.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "parallel/tcp.h"
@@ -15,9 +17,10 @@ namespace sluice {
 // Must outlive its streams. Any thread may call it.
 class Ucx {
  public:
+  // `memory`: where large writes lie. Some drivers' memory cannot be copied by other processes; UCX then does not try.
   // Throws Error(kInvalidRequest) that names --kv-transfer-backend if the library is missing or cannot be used by
   // several threads, or if the program was built without its headers.
-  static std::unique_ptr<Ucx> load();
+  static std::unique_ptr<Ucx> load(std::span<const std::byte> memory);
   virtual ~Ucx() = default;
 
   // A stream between the two processes that `connection` joins. Both sides make one. Its open() exchanges UCX's

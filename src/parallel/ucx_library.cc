@@ -21,9 +21,10 @@ namespace {
 
 // The reader fetches. If the writer stored into the reader's memory, it could do so after the reader gave up.
 constexpr std::pair<const char*, const char*> kReaderFetches{"RNDV_SCHEME", "get_zcopy"};
-// Where UCX is to report lost peers, it does not use shared memory (MM), nor copy between processes (CMA), unless told
+// Where UCX is to report lost peers, it uses neither shared memory (MM) nor copies between processes (CMA), unless told
 // that they can do so. Here the connection reports lost peers, and checksums find what a peer took back.
-constexpr std::pair<const char*, const char*> kSameMachine[] = {{"MM_ERROR_HANDLING", "y"}, {"MEMORY_INVALIDATE", "y"}};
+constexpr std::pair<const char*, const char*> kSharedMemoryWorks{"MM_ERROR_HANDLING", "y"};
+constexpr std::pair<const char*, const char*> kCopiesWork{"MEMORY_INVALIDATE", "y"};
 
 // UCX's library replaces handlers of signals when it is opened, for backtraces. The program keeps its own.
 class KeptSignalHandlers {
@@ -70,28 +71,29 @@ UcxLibrary::UcxLibrary() {
   load("ucp_request_check_status", request_check_status), load("ucp_request_free", request_free);
   load("ucs_status_string", status_string);
   try {
-    anywhere_ = make_context(false);
+    context(Reach::kAnywhere);
   } catch (const Error& e) {
     refuse_ucx(e.what());
   }
   ucp_context_attr_t attributes{};
   attributes.field_mask = UCP_ATTR_FIELD_THREAD_MODE;
-  if (context_query(anywhere_, &attributes) != UCS_OK || attributes.thread_mode == UCS_THREAD_MODE_SINGLE) {
-    cleanup(anywhere_);
+  if (context_query(contexts_[0], &attributes) != UCS_OK || attributes.thread_mode == UCS_THREAD_MODE_SINGLE) {
+    cleanup(contexts_[0]);
     refuse_ucx("this UCX was built without support of threads (--enable-mt)");
   }
 }
 
 UcxLibrary::~UcxLibrary() {
-  if (same_machine_ != nullptr) cleanup(same_machine_);
-  cleanup(anywhere_);
+  for (const ucp_context_h context : contexts_) {
+    if (context != nullptr) cleanup(context);
+  }
 }
 
-ucp_context_h UcxLibrary::context(bool same_machine) {
-  if (!same_machine) return anywhere_;
+ucp_context_h UcxLibrary::context(Reach reach) {
   const std::scoped_lock lock(mutex_);
-  if (same_machine_ == nullptr) same_machine_ = make_context(true);
-  return same_machine_;
+  ucp_context_h& context = contexts_[static_cast<size_t>(reach)];
+  if (context == nullptr) context = make_context(reach);
+  return context;
 }
 
 void UcxLibrary::check(ucs_status_t status, const char* function) const {
@@ -99,12 +101,14 @@ void UcxLibrary::check(ucs_status_t status, const char* function) const {
   throw Error(ErrorCode::kInternal, fmt::format("UCX: {} failed: {}", function, status_string(status)));
 }
 
-ucp_context_h UcxLibrary::make_context(bool same_machine) const {
+ucp_context_h UcxLibrary::make_context(Reach reach) const {
   ucp_config_t* config = nullptr;
   check(config_read(nullptr, nullptr, &config), "ucp_config_read");
-  ucs_status_t status = config_modify(config, kReaderFetches.first, kReaderFetches.second);
-  for (const auto& [name, value] : kSameMachine) {  // UCX warns if UCX_TLS leaves these transports out
-    if (same_machine && std::getenv("UCX_TLS") == nullptr) config_modify(config, name, value);
+  const auto set = [&](const auto& setting) { return config_modify(config, setting.first, setting.second); };
+  ucs_status_t status = set(kReaderFetches);
+  if (std::getenv("UCX_TLS") == nullptr) {  // UCX warns of settings of transports that UCX_TLS leaves out
+    if (reach != Reach::kAnywhere) set(kSharedMemoryWorks);
+    if (reach == Reach::kCopies) set(kCopiesWork);
   }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;

@@ -4,6 +4,8 @@
 
 #include <ucp/api/ucp.h>
 
+#include <array>
+#include <cstdint>
 #include <mutex>
 
 namespace sluice {
@@ -16,9 +18,14 @@ class UcxLibrary {
   UcxLibrary(const UcxLibrary&) = delete;
   UcxLibrary& operator=(const UcxLibrary&) = delete;
 
-  // What workers are made in. `same_machine`: for workers that reach a process which shares a machine, and sees this
-  // process under its number. Any thread. Throws Error(kInternal).
-  ucp_context_h context(bool same_machine);
+  // How a worker may reach the other process.
+  enum class Reach : uint8_t {
+    kAnywhere,      // by what works between machines
+    kSharedMemory,  // the two share a machine and see each other's numbers
+    kCopies,        // and each can copy the other one's memory
+  };
+  // What workers are made in. Any thread. Throws Error(kInternal).
+  ucp_context_h context(Reach reach);
   // Throws Error(kInternal).
   void check(ucs_status_t status, const char* function) const;
 
@@ -46,10 +53,10 @@ class UcxLibrary {
   decltype(&ucs_status_string) status_string = nullptr;
 
  private:
-  ucp_context_h make_context(bool same_machine) const;
+  ucp_context_h make_context(Reach reach) const;
 
   std::mutex mutex_;
-  ucp_context_h anywhere_ = nullptr, same_machine_ = nullptr;  // the second one: when it is first needed
+  std::array<ucp_context_h, 3> contexts_{};  // made when they are first needed
 };
 
 }  // namespace sluice

@@ -25,7 +25,7 @@ class RowTransfer : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     if (GetParam() == "tcp") return;
     try {
-      ucx_ = Ucx::load();
+      ucx_ = Ucx::load({});
     } catch (const Error& e) {
       GTEST_SKIP() << e.what();
     }

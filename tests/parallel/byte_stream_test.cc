@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ class ByteStreams : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     if (GetParam() == "tcp") return;
     try {
-      ucx_ = Ucx::load();
+      ucx_ = Ucx::load({});
     } catch (const Error& e) {
       GTEST_SKIP() << e.what();
     }
@@ -291,6 +292,25 @@ TEST_P(ByteStreams, GarbageDuringOpenIsRefused) {
     EXPECT_FALSE(stream->write(bytes, 1ms));
   }
   join();  // and the listener still works
+}
+
+// Such memory is that of some drivers. Here it is a page that nobody may read.
+TEST_P(ByteStreams, MemoryThatOtherProcessesCannotCopy) {
+  if (ucx_ == nullptr) GTEST_SKIP() << "TCP copies from the process itself";
+  void* const page = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  ucx_ = Ucx::load({static_cast<const std::byte*>(page), 4096});
+  join();
+  const std::vector<std::byte> sent = some_bytes(8 << 20, 5);
+  std::vector<std::byte> got(sent.size());
+  std::thread writer([&] { EXPECT_TRUE(near_->write(sent, 5s)); });
+  EXPECT_TRUE(far_->read(got, 5s));
+  writer.join();
+  EXPECT_EQ(sent, got);
+  near_.reset();
+  far_.reset();
+  ucx_.reset();
+  ::munmap(page, 4096);
 }
 
 // The program has handlers of its own, for example of SIGBUS.
