@@ -23,7 +23,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -59,7 +58,7 @@ struct Greeting {
   uint32_t version;
   uint32_t copies;  // 1: other processes of its machine can copy its memory
   uint64_t zero;
-  Sha256 place;  // equal for processes that share a machine and see each other's numbers
+  Sha256 place;  // equal for processes of one user that share a machine and see each other's numbers
 };
 static_assert(sizeof(Greeting) == 56);
 constexpr char kMagic[8] = {'S', 'L', 'U', 'I', 'C', 'E', 'U', 'X'};
@@ -73,12 +72,16 @@ struct AddressHead {
 
 // nullopt: it is not known.
 std::optional<Sha256> this_place() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::array<char, 64> processes{};
-  const ssize_t size = ::readlink("/proc/self/ns/pid", processes.data(), processes.size());
-  if (boot.empty() || size <= 0) return std::nullopt;
-  return sha256({boot, std::string_view(processes.data(), static_cast<size_t>(size))});
+  std::string place;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), place);
+  if (place.empty()) return std::nullopt;
+  for (const char* name_space : {"/proc/self/ns/pid", "/proc/self/ns/user"}) {
+    std::array<char, 64> id{};
+    const ssize_t size = ::readlink(name_space, id.data(), id.size());
+    if (size <= 0) return std::nullopt;
+    place.append(id.data(), static_cast<size_t>(size));
+  }
+  return sha256(place + std::to_string(::geteuid()));
 }
 
 class UcxStream final : public ByteStream {
@@ -180,7 +183,6 @@ class UcxStream final : public ByteStream {
  private:
   // An operation of the library. It stays in the list until the library has ended it.
   struct Request {
-    UcxStream* stream = nullptr;
     uint64_t number = 0;  // of the message that is sent
     void* handle = nullptr;
     bool done = false;
@@ -358,7 +360,9 @@ class UcxStream final : public ByteStream {
       // Most often there is work at once. If there is none, the other side has no room, perhaps because it was stopped.
       limit = milliseconds(++fruitless_ < kFruitless ? 0 : 1);
       event = -1;
-    } else if (armed != UCS_OK) {
+    } else if (armed == UCS_OK) {
+      fruitless_ = 0;
+    } else {
       over_ = true;
       return;
     }

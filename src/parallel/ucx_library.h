@@ -21,7 +21,7 @@ class UcxLibrary {
   // How a worker may reach the other process.
   enum class Reach : uint8_t {
     kAnywhere,      // by what works between machines
-    kSharedMemory,  // the two share a machine and see each other's numbers
+    kSharedMemory,  // the two share a machine and a user, and see each other's numbers
     kCopies,        // and each can copy the other one's memory
   };
   // What workers are made in. Any thread. Throws Error(kInternal).
