@@ -9,9 +9,9 @@
 #include "cache/row_message.h"
 #include "engine/collect.h"
 #include "parallel/tcp.h"
-#include "parallel/ucx.h"
 #include "sluice/engine.h"
 #include "sluice/error.h"
+#include "support/ucx.h"
 
 namespace sluice::row_transfer_test {
 namespace {
@@ -24,11 +24,9 @@ class RowTransfer : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (GetParam() == "tcp") return;
-    try {
-      ucx_ = Ucx::load({});
-    } catch (const Error& e) {
-      GTEST_SKIP() << e.what();
-    }
+    std::string missing;
+    ucx_ = testing::load_ucx(missing);
+    if (ucx_ == nullptr) GTEST_SKIP() << missing;
   }
 
   static EngineOptions options() {
