@@ -88,6 +88,10 @@ struct EngineOptions {
   int data_parallel_size = 1;      // replicas of the model, of tensor_ * pipeline_parallel_size ranks each
   int data_parallel_rank = -1;     // the replica that this engine is, on its share of the devices; -1: all of them
   bool enable_expert_parallel = false;  // ranks have whole experts instead of a part of each expert
+  bool enable_eplb = false;             // balance these experts between the ranks by their load
+  std::string eplb_config{};            // JSON object: how experts are balanced (docs/scale-out.md); empty: defaults
+  std::string init_expert_location{};   // JSON file of the experts' loads, or of their placement; empty: none
+  std::string expert_distribution_record{};  // file that gets the experts' loads; empty: none
   // Who starts the ranks: local (rank 0, on its machine) or mpi (mpirun or srun, on one machine or several; CPU only).
   std::string distributed_executor_backend = "local";
   bool deterministic = false;  // make a row's bits independent of its batch; costs nothing on a CPU
@@ -258,6 +262,15 @@ void visit(V&& v, EngineOptions& o) {
     "load this replica of --data-parallel-size only, on its own devices (-1: all replicas)");
   v("enable-expert-parallel", o.enable_expert_parallel,
     "give each of --tensor-parallel-size processes whole experts instead of a part of each expert");
+  v("enable-eplb", o.enable_eplb,
+    "with --enable-expert-parallel: balance the experts between the processes by their load (scale-out.md)");
+  v("eplb-config", o.eplb_config,
+    "JSON object: how experts are balanced, for example {\"num_redundant_experts\": 2, \"step_interval\": 3000}");
+  v("init-expert-location", o.init_expert_location,
+    "JSON file that places the experts at the start: their loads, as --expert-distribution-record writes them, or a "
+    "placement (scale-out.md)");
+  v("expert-distribution-record", o.expert_distribution_record,
+    "JSON file that gets the number of tokens of each expert when the model is unloaded");
   v("distributed-executor-backend", o.distributed_executor_backend,
     "who starts these processes: local (the program itself, on its machine), or mpi (mpirun or srun, also on several "
     "machines; CPU only, scale-out.md)",

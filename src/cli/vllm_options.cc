@@ -21,7 +21,9 @@ constexpr std::string_view kOneProcess =
     "and sluice route joins servers";
 constexpr std::string_view kOneDevice =
     "one device computes the model; choose it with --device, or make the model smaller with --quantization";
-constexpr std::string_view kExperts = "one device holds all experts; --quantization makes them smaller";
+constexpr std::string_view kBalance = "a key of --eplb-config has its place";
+constexpr std::string_view kExperts =
+    "leave the option out; --enable-expert-parallel divides experts between ranks (scale-out.md)";
 constexpr std::string_view kText = "models read text only; leave the option out";
 constexpr std::string_view kNoImages = "there are no images, audio or video to process";
 constexpr std::string_view kNoPython = "there is no Python to load; leave the option out";
@@ -314,12 +316,12 @@ constexpr ForeignOption kOptions[] = {
     {"data-parallel-multi-port-external-lb", kFlag, kRefused, "", kOneProcess, "", "off"},
     {"enable-expert-parallel", kFlag, kWorks, "enable-expert-parallel", "with ranks on CPUs", "-ep"},
     {"enable-ep-weight-filter", kFlag, kRefused, "", kExperts, "", "off"},
-    {"enable-eplb", kFlag, kRefused, "", kExperts, "", "off"},
-    {"eplb-config", kJson, kRefused, "", kExperts, "", "{}"},
-    {"num-redundant-experts", kValue, kRefused, "", kExperts, "", "0"},
-    {"eplb-window-size", kValue, kRefused, "", kExperts},
-    {"eplb-step-interval", kValue, kRefused, "", kExperts},
-    {"eplb-log-balancedness", kFlag, kRefused, "", kExperts, "", "off"},
+    {"enable-eplb", kFlag, kWorks, "enable-eplb", "with ranks on CPUs (scale-out.md)"},
+    {"eplb-config", kJson, kWorks, "eplb-config", "use_async, policy and communicator have one value (scale-out.md)"},
+    {"num-redundant-experts", kValue, kRefused, "", kBalance, "", "0"},
+    {"eplb-window-size", kValue, kRefused, "", kBalance},
+    {"eplb-step-interval", kValue, kRefused, "", kBalance},
+    {"eplb-log-balancedness", kFlag, kRefused, "", kBalance, "", "off"},
     {"expert-placement-strategy", kValue, kRefused, "", kExperts, "", "linear"},
     {"enable-elastic-ep", kFlag, kRefused, "", kExperts, "", "off"},
     {"all2all-backend", kValue, kRefused, "", kExperts},

@@ -603,7 +603,8 @@ class EngineImpl final : public TextEngine {
                    .adapters = adapter_use(),
                    .drafts = scheduler_options_.draft ? std::optional(scheduler_.draft_stats()) : std::nullopt,
                    .rows = rows_ != nullptr ? std::optional(scheduler_.row_store().stats()) : std::nullopt,
-                   .row_bytes = rows_ != nullptr ? rows_->row_bytes() : 0},
+                   .row_bytes = rows_ != nullptr ? rows_->row_bytes() : 0,
+                   .experts = runner_.expert_balance()},
                   tokens);
   }
 

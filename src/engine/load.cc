@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/registry.h"
+#include "engine/expert_balance.h"
 #include "engine/hidden_pooler.h"
 #include "engine/load_draft.h"
 #include "engine/load_parts.h"
@@ -482,7 +483,10 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
 
   const std::unique_ptr<LoraSites> sites = make_sites(plan, /*dry=*/true);
   LoadContext context = context_for(options, plan, sites.get(), /*dry=*/true);
+  const std::unique_ptr<ExpertBalancer> balancer = make_balancer(options, *plan.backend, host_accessible);
+  context.balancer = balancer.get();
   const std::unique_ptr<Model> model = build_model(plan, context, options.max_model_len);
+  if (balancer != nullptr) balancer->check();
   note_model(plan, *model, context);
   if (plan.kv_dtype == &kInt8 && std::ranges::any_of(plan.shape.kv, &KvShape::entries)) {
     throw Error(ErrorCode::kUnsupportedModel,
@@ -608,7 +612,10 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   context.packed = loaded.packed;
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (events.progress) context.progress = [&](size_t done) { events.progress(static_cast<double>(done) / total); };
+  loaded.balancer = make_balancer(options, *plan.backend, plan.device->memory().host_accessible());
+  context.balancer = loaded.balancer.get();
   loaded.model = build_model(plan, context, plan.max_model_len);
+  if (loaded.balancer != nullptr) loaded.balancer->start(context);
   plan.checkpoint->check_files();  // zeros in place of lost pages must not get into the packed file
   if (loaded.packed != nullptr) {
     on_all_ranks(ranks, [&] {

@@ -216,6 +216,14 @@ std::vector<MetricFamily> EngineMetrics::families(const QueueLimit& limit, int c
     out.push_back(std::move(places));
   }
 
+  if (gauges_.experts) {
+    number(Type::kGauge, "sluice:expert_balance",
+           "Mean load of the ranks' experts divided by the largest one, over the steps since the window began.",
+           gauges_.experts->balance);
+    number(Type::kCounter, "sluice:experts_moved", "Physical experts that were replaced by others between steps.",
+           static_cast<double>(gauges_.experts->moved));
+  }
+
   if (gauges_.rows) {
     const RowStoreStats& rows = *gauges_.rows;
     MetricFamily kept{

@@ -27,6 +27,12 @@ struct AdapterUse {
   std::chrono::system_clock::time_point at{};
 };
 
+// The load of experts on the ranks (nn/moe/balancer.h).
+struct ExpertBalance {
+  double balance = 1;
+  uint64_t moved = 0;
+};
+
 // Current gauges and counters, copied from the scheduler once per step.
 struct EngineGauges {
   int running = 0;                               // sequences in the batch
@@ -45,6 +51,7 @@ struct EngineGauges {
   std::optional<DraftStats> drafts{};   // if tokens are drafted
   std::optional<RowStoreStats> rows{};  // if rows are kept outside of the device
   size_t row_bytes = 0;
+  std::optional<ExpertBalance> experts{};  // if experts are balanced
 };
 
 // The times of one request's events, and how often it was preempted.

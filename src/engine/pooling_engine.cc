@@ -303,6 +303,7 @@ class PoolingEngine final : public TextEngine {
     EngineGauges gauges;
     gauges.running = running_.load(std::memory_order_relaxed);
     gauges.waiting = limit_.sequences();
+    gauges.experts = runner_.expert_balance();
     metrics_.step(gauges, tokens);
   }
 

@@ -108,6 +108,11 @@ void Runner::follow_step(Message about, std::span<const std::byte> message) {
   if (about == Message::kPrepare) graph_runner_.prepare();
 }
 
+std::optional<ExpertBalance> Runner::expert_balance() const {
+  if (loaded_.balancer == nullptr) return std::nullopt;
+  return ExpertBalance{.balance = loaded_.balancer->balance(), .moved = loaded_.balancer->moved()};
+}
+
 void Runner::make_copies(Batch& batch) {
   Batch copies;
   copies.copies = std::exchange(batch.copies, {});
@@ -123,6 +128,7 @@ void Runner::copy(const Batch& batch) {
 }
 
 StepOutput Runner::run_here(const Batch& batch, const Tensor& sampled) {
+  if (loaded_.balancer != nullptr) loaded_.balancer->begin_step();
   copy(batch);
   if (graph_runner_.takes(batch)) return graph_runner_.forward(batch, sampled);
   loaded_.arena->reset();

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "engine/graph_runner.h"
 #include "engine/load.h"
+#include "engine/metrics.h"
 #include "engine/rank_adapters.h"
 #include "engine/rank_rows.h"
 #include "engine/step_inputs.h"
@@ -44,6 +46,7 @@ class Runner {
   // Captures the graphs of decode steps, if the backend can. Call it once before many decode steps.
   void prepare();
   ops::Ctx& context() { return context_; }
+  std::optional<ExpertBalance> expert_balance() const;  // nullopt: experts are not balanced
 
  private:
   // What a message from rank 0 is about: its last byte, with kOfDraftModel if that is what the message is for. The

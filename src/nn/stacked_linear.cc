@@ -23,22 +23,16 @@ StackedLinear::StackedLinear(LoadContext& context, DType type, int count, int64_
                          inputs, rounding_of(context, type, whole_inputs));
 }
 
-StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs,
-                             const std::vector<RowRange>& kept_outputs, RowRange kept_inputs, RowRange kept) {
+StackedLinear::StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs) {
+  LoadContext& context = w.context();
   const TensorEntry* entry = (w / name).tensor("weight", {count, outputs, inputs}, Weights::Stored::kAnyWay);
-  int64_t rows_of_each = 0;
-  for (const RowRange& range : kept_outputs) rows_of_each += range.count;
-  *this = StackedLinear(w.context(), entry != nullptr ? entry->dtype : w.context().dtype, static_cast<int>(kept.count),
-                        rows_of_each, kept_inputs.count, inputs);
+  *this = StackedLinear(context, entry != nullptr ? entry->dtype : context.dtype, count, outputs, inputs);
   Buffer memory;
-  for (int i = 0; entry != nullptr && w.context().packs() && i < count_; ++i) {
+  for (int i = 0; entry != nullptr && context.packs() && i < count_; ++i) {
     int64_t row = 0;
-    for (const RowRange& range : kept_outputs) {
-      const int64_t first = (kept.begin + i) * outputs + range.begin;
-      for (const Tensor& rows : entry->rows_in_memory(first, range.count, w.context().queue.threads(), memory)) {
-        pack(w.context(), i, row, rows.slice_columns(kept_inputs.begin, kept_inputs.count));
-        row += rows.rows();
-      }
+    for (const Tensor& rows : entry->rows_in_memory(i * outputs, outputs, context.queue.threads(), memory)) {
+      pack(context, i, row, rows);
+      row += rows.rows();
     }
   }
 }

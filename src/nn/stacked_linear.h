@@ -15,11 +15,7 @@ class StackedLinear {
   // those of all ranks together, if they divide them; 0: inputs.
   StackedLinear(LoadContext& context, DType type, int count, int64_t outputs, int64_t inputs, int64_t whole_inputs = 0);
   // Reads tensor NAME.weight [count, outputs, inputs].
-  StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs)
-      : StackedLinear(w, name, count, outputs, inputs, {{0, outputs}}, {0, inputs}, {0, count}) {}
-  // The same, of which it keeps the given outputs and inputs of some matrices.
-  StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs,
-                const std::vector<RowRange>& kept_outputs, RowRange kept_inputs, RowRange kept);
+  StackedLinear(const Weights& w, const std::string& name, int count, int64_t outputs, int64_t inputs);
   // Packs rows from `row` on of matrix i. Does nothing unless context.packs(), or if the matrix has no data (a missing
   // tensor).
   void pack(LoadContext& context, int i, int64_t row, const Tensor& matrix);

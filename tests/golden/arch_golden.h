@@ -3,6 +3,8 @@
 #pragma once
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
 #include <string_view>
@@ -25,6 +27,13 @@ inline bool has_one_stage(std::string_view name) { return name.starts_with("ique
 // Whether a device has all ops of a model.
 inline bool runs_on(std::string_view name, const ops::Backend& backend) {
   return !name.starts_with("deepseek_v4") || backend.open(0).ops().compression != nullptr;
+}
+
+// Whether the configuration mentions experts.
+inline bool has_experts(const std::string& name) {
+  std::ifstream file(arch_goldens() / name / "config.json");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return text.find("expert") != std::string::npos || text.find("moe") != std::string::npos;
 }
 
 class ArchGolden {

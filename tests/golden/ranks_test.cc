@@ -8,8 +8,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <string_view>
@@ -204,12 +202,6 @@ TEST(Ranks, RefuseWhatTheyCannotDo) {
   EXPECT_TRUE(error([](EngineOptions& o) { o.numa = "3"; }).starts_with("--numa 3" + cannot));
   // This program cannot be started as a rank.
   EXPECT_TRUE(error([](EngineOptions&) {}).starts_with("--tensor-parallel-size: only the sluice program"));
-}
-
-bool has_experts(const std::string& name) {
-  std::ifstream file(arch_goldens() / name / "config.json");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  return text.find("expert") != std::string::npos || text.find("moe") != std::string::npos;
 }
 
 std::vector<std::string> rank_backends() {

@@ -89,14 +89,13 @@ class Namer {
 
 }  // namespace
 
-void adapt_experts(const Weights& w, const MoeSpec& spec, int hidden, const std::optional<ExpertPart>& given,
-                   StackedLinear& in, StackedLinear& out) {
+void adapt_experts(const Weights& w, const MoeSpec& spec, int hidden, const ExpertPart& part, ExpertMatrices& adapted) {
   LoadContext& context = w.context();
   // peft has one small matrix for all experts of the flat layout, not one for each.
   if (context.lora == nullptr || spec.layout == ExpertLayout::kFlat) return;
-  const RowRange whole{0, spec.inner}, wide{0, hidden};
-  const ExpertPart part = given.value_or(ExpertPart{{0, spec.experts}, whole});
-  const LoraExperts experts{.count = spec.experts, .most = spec.choices(), .held = part.experts, .chosen = spec.top_k};
+  const RowRange wide{0, hidden};
+  const RowRange held{part.experts.front(), static_cast<int64_t>(part.experts.size())};
+  const LoraExperts experts{.count = spec.experts, .most = spec.choices(), .held = held, .chosen = spec.top_k};
   const auto add = [&](std::vector<LoraSite::Part> parts, int64_t inputs, RowRange kept) {
     return context.lora->add_experts(
         std::move(parts), {.module_inputs = inputs, .inputs = kept, .elsewhere = context.elsewhere}, experts);
@@ -110,7 +109,7 @@ void adapt_experts(const Weights& w, const MoeSpec& spec, int hidden, const std:
   const std::shared_ptr<LoraSite> of_in = add(std::move(parts), hidden, wide);
   const std::shared_ptr<LoraSite> of_out = add({projection(namer.down(), hidden, wide)}, spec.inner, part.inner);
   if (of_in == nullptr) return;
-  in.adapt(of_in), out.adapt(of_out);
+  adapted.in.adapt(of_in), adapted.out.adapt(of_out);
   namer.name_each(*context.lora, *of_in, *of_out);
   namer.name_all(*context.lora, *of_in, *of_out);
 }

@@ -29,8 +29,9 @@ Tensor alternate_rows(const Tensor& matrix, int64_t first) {
 
 class Loader {
  public:
-  Loader(const Weights& w, const MoeSpec& spec, int hidden, const ExpertPart& part, StackedLinear& in,
-         StackedLinear& out)
+  // Packs the matrices `places`, of all that the part has. Plans them first unless they are planned already.
+  Loader(const Weights& w, const MoeSpec& spec, int hidden, const ExpertPart& part, std::vector<int> places,
+         ExpertMatrices& into)
       : w_(w),
         context_(w.context()),
         spec_(spec),
@@ -38,8 +39,10 @@ class Loader {
         inner_(spec.inner),
         experts_(part.experts),
         part_(part.inner),
-        in_(in),
-        out_(out) {}
+        places_(std::move(places)),
+        planned_(into.in.count() > 0),
+        in_(into.in),
+        out_(into.out) {}
 
   void separate() {
     plan(type_of_first(spec_.gate), type_of_first(spec_.down));
@@ -49,8 +52,10 @@ class Loader {
       const auto pack = [&](StackedLinear& into, int64_t row, const std::string& name, const Shape& shape,
                             RowRange rows, RowRange columns) {
         const TensorEntry* entry = (here / name).tensor("weight", shape, Weights::Stored::kAnyWay);
-        if (entry == nullptr || !context_.packs() || !mine(e)) return;
-        pack_part(into, e - static_cast<int>(experts_.begin), row, *entry, rows, columns);
+        if (entry == nullptr || !context_.packs()) return;
+        for (const int i : places_) {
+          if (expert(i) == e) pack_part(into, i, row, *entry, rows, columns);
+        }
       };
       if (spec_.gated) pack(in_, 0, spec_.gate, {inner_, hidden_}, part_, all);
       pack(in_, spec_.gated ? part_.count : 0, spec_.up, {inner_, hidden_}, part_, all);
@@ -59,18 +64,25 @@ class Loader {
   }
 
   void stacked() {
-    in_ = StackedLinear(w_, spec_.gate, spec_.experts, 2 * inner_, hidden_, gate_and_up(), {0, hidden_}, experts_);
-    out_ = StackedLinear(w_, spec_.down, spec_.experts, hidden_, inner_, {{0, hidden_}}, part_, experts_);
+    const TensorEntry* in = find(spec_.gate, {spec_.experts, 2 * inner_, hidden_});
+    const TensorEntry* out = find(spec_.down, {spec_.experts, hidden_, inner_});
+    plan(type_of(in), type_of(out));
+    if (!context_.packs() || in == nullptr || out == nullptr) return;
+    each_expert([&](int i, int64_t e) {
+      int64_t row = 0;
+      for (const RowRange& range : gate_and_up()) {
+        pack_part(in_, i, row, *in, scaled(range, 1, 2 * e * inner_), {0, hidden_});
+        row += range.count;
+      }
+      pack_part(out_, i, 0, *out, {e * hidden_, hidden_}, part_);
+    });
   }
 
   void stacked_apart() {
-    const auto find = [&](const std::string& name, const Shape& shape) {
-      return (w_ / name).tensor("weight", shape, Weights::Stored::kAnyWay);
-    };
     const TensorEntry* gate = find(spec_.gate, {spec_.experts, inner_, hidden_});
     const TensorEntry* up = find(spec_.up, {spec_.experts, inner_, hidden_});
     const TensorEntry* down = find(spec_.down, {spec_.experts, hidden_, inner_});
-    plan(gate != nullptr ? gate->dtype : context_.dtype, down != nullptr ? down->dtype : context_.dtype);
+    plan(type_of(gate), type_of(down));
     if (!context_.packs() || gate == nullptr || up == nullptr || down == nullptr) return;
     each_expert([&](int i, int64_t e) {
       const RowRange mine = scaled(part_, 1, e * inner_);
@@ -84,7 +96,7 @@ class Loader {
     if (w_.has(spec_.gate + ".weight")) return stacked();  // so stored in GGUF files and in MXFP4
     const TensorEntry* in = w_.tensor(spec_.gate, {spec_.experts, 2 * inner_, hidden_});
     const TensorEntry* out = w_.tensor(spec_.down, {spec_.experts, hidden_, inner_});
-    plan(in != nullptr ? in->dtype : context_.dtype, out != nullptr ? out->dtype : context_.dtype);
+    plan(type_of(in), type_of(out));
     each_expert([&](int i, int64_t e) {
       pack_in(i, rows_of(in, e * 2 * inner_, 2 * inner_, hidden_));
       out_.pack(context_, i, 0, my_columns(rows_of(out, e * hidden_, hidden_, inner_)));
@@ -128,7 +140,9 @@ class Loader {
     // Of the ranks' summands of an expert, one has the bias.
     const bool has_bias = part_.count == inner_ || context_.ranks.rank == 0;
     const auto set_bias_out = [&](std::vector<float> bias) {
-      if (has_bias) out_.set_bias(context_, picked(std::move(bias), {scaled(experts_, hidden_)}));
+      std::vector<RowRange> kept;
+      for (const int64_t e : experts_) kept.push_back({e * hidden_, hidden_});
+      if (has_bias) out_.set_bias(context_, picked(std::move(bias), kept));
     };
     if (spec_.bias == ExpertBias::kSum) {
       const std::vector<float> bias = w_.vector("bias", hidden_);
@@ -150,8 +164,14 @@ class Loader {
   }
 
  private:
+  const TensorEntry* find(const std::string& name, const Shape& shape) const {
+    return (w_ / name).tensor("weight", shape, Weights::Stored::kAnyWay);
+  }
+  DType type_of(const TensorEntry* entry) const { return entry != nullptr ? entry->dtype : context_.dtype; }
+
   void plan(DType in, DType out) {
-    const auto count = static_cast<int>(experts_.count);
+    if (planned_) return;
+    const auto count = static_cast<int>(experts_.size());
     in_ = StackedLinear(context_, in, count, (spec_.gated ? 2 : 1) * part_.count, hidden_);
     out_ = StackedLinear(context_, out, count, hidden_, part_.count, inner_);
   }
@@ -164,12 +184,13 @@ class Loader {
     }
   }
 
-  bool mine(int64_t expert) const { return expert >= experts_.begin && expert < experts_.begin + experts_.count; }
+  // The expert of the checkpoint that matrix i is.
+  int64_t expert(int i) const { return experts_[static_cast<size_t>(i)]; }
 
-  // Calls body(i, e) for this rank's experts: the i-th one is expert e of the checkpoint.
+  // Calls body(i, e) for the matrices to pack: the i-th one is expert e of the checkpoint.
   template <class F>
   void each_expert(F&& body) const {
-    for (int i = 0; i < experts_.count; ++i) body(i, experts_.begin + i);
+    for (const int i : places_) body(i, expert(i));
   }
 
   // This rank's rows of gate and up, which lie one after the other.
@@ -184,16 +205,16 @@ class Loader {
   // [experts, 2 * inner]
   void set_bias_in(std::vector<float> bias) {
     std::vector<RowRange> kept;
-    each_expert([&](int, int64_t e) {
-      for (const RowRange& range : gate_and_up()) kept.push_back({2 * e * inner_ + range.begin, range.count});
-    });
+    for (const int64_t e : experts_) {
+      for (const RowRange& range : gate_and_up()) kept.push_back(scaled(range, 1, 2 * e * inner_));
+    }
     in_.set_bias(context_, picked(std::move(bias), kept));
   }
 
   // One weight holds the matrices of all experts, so all have the type of the first.
   DType type_of_first(const std::string& name) const {
     const TensorEntry* entry = context_.checkpoint.find((w_ / "experts" / "0" / name).prefix() + "weight");
-    return entry != nullptr ? entry->dtype : context_.dtype;
+    return type_of(entry);
   }
 
   // Packs interleaved rows of gate and up.
@@ -212,38 +233,17 @@ class Loader {
   LoadContext& context_;
   const MoeSpec& spec_;
   const int64_t hidden_, inner_;
-  const RowRange experts_;
-  const RowRange part_;  // of the inner width
+  const std::vector<int32_t>& experts_;
+  const RowRange part_;            // of the inner width
+  const std::vector<int> places_;  // the matrices to pack
+  const bool planned_;
   StackedLinear &in_, &out_;
   Buffer memory_;  // of rows that are computed
 };
 
-}  // namespace
-
-std::optional<ExpertPart> expert_part(const Weights& w, const MoeSpec& spec) {
-  const LoadContext& context = w.context();
-  const RowRange all{0, spec.experts}, whole{0, spec.inner};
-  if (context.expert_parallel) {
-    if (const auto experts = grouped_part(context.ranks, spec.experts, 1, false)) return ExpertPart{*experts, whole};
-  }
-  int64_t unit = 1;
-  const auto add = [&](const Weights& down) {
-    const TensorEntry* entry = context.checkpoint.find(down.prefix() + "weight");
-    const DType type = entry != nullptr ? entry->dtype : context.dtype;  // tensors of other layouts are plain
-    unit = std::lcm(unit, column_unit(entry, context.matrix_type(type, spec.inner)));
-  };
-  const bool separate = spec.layout == ExpertLayout::kSeparate;
-  for (int e = 0; separate && e < spec.experts; ++e) add(w / "experts" / std::to_string(e) / spec.down);
-  if (!separate) add(w / spec.down);
-  if (const auto inner = grouped_part(context.ranks, spec.inner, unit, false)) return ExpertPart{all, *inner};
-  return std::nullopt;
-}
-
-void load_experts(const Weights& w, const MoeSpec& spec, int hidden, const std::optional<ExpertPart>& part,
-                  StackedLinear& in, StackedLinear& out) {
-  CHECK(spec.gated || spec.layout == ExpertLayout::kSeparate, "experts without gates in layout {}",
-        static_cast<int>(spec.layout));
-  Loader loader(w, spec, hidden, part.value_or(ExpertPart{{0, spec.experts}, {0, spec.inner}}), in, out);
+void load_part(const Weights& w, const MoeSpec& spec, int hidden, const ExpertPart& part, std::vector<int> places,
+               ExpertMatrices& into) {
+  Loader loader(w, spec, hidden, part, std::move(places), into);
   switch (spec.layout) {
     case ExpertLayout::kSeparate:
       loader.separate();
@@ -268,6 +268,52 @@ void load_experts(const Weights& w, const MoeSpec& spec, int hidden, const std::
       break;
   }
   loader.biases();
+}
+
+}  // namespace
+
+ExpertPart all_experts(const MoeSpec& spec) {
+  ExpertPart all{.experts = std::vector<int32_t>(static_cast<size_t>(spec.experts)), .inner = {0, spec.inner}};
+  std::iota(all.experts.begin(), all.experts.end(), 0);
+  return all;
+}
+
+std::optional<ExpertPart> expert_part(const Weights& w, const MoeSpec& spec) {
+  const LoadContext& context = w.context();
+  ExpertPart part = all_experts(spec);
+  if (context.expert_parallel) {
+    if (const auto mine = grouped_part(context.ranks, spec.experts, 1, false)) {
+      part.experts.resize(static_cast<size_t>(mine->count));
+      std::iota(part.experts.begin(), part.experts.end(), static_cast<int32_t>(mine->begin));
+      return part;
+    }
+  }
+  int64_t unit = 1;
+  const auto add = [&](const Weights& down) {
+    const TensorEntry* entry = context.checkpoint.find(down.prefix() + "weight");
+    const DType type = entry != nullptr ? entry->dtype : context.dtype;  // tensors of other layouts are plain
+    unit = std::lcm(unit, column_unit(entry, context.matrix_type(type, spec.inner)));
+  };
+  const bool separate = spec.layout == ExpertLayout::kSeparate;
+  for (int e = 0; separate && e < spec.experts; ++e) add(w / "experts" / std::to_string(e) / spec.down);
+  if (!separate) add(w / spec.down);
+  const auto inner = grouped_part(context.ranks, spec.inner, unit, false);
+  if (!inner) return std::nullopt;
+  part.inner = *inner;
+  return part;
+}
+
+void load_experts(const Weights& w, const MoeSpec& spec, int hidden, const ExpertPart& part, ExpertMatrices& into) {
+  CHECK(spec.gated || spec.layout == ExpertLayout::kSeparate, "experts without gates in layout {}",
+        static_cast<int>(spec.layout));
+  std::vector<int> all(part.experts.size());
+  std::iota(all.begin(), all.end(), 0);
+  load_part(w, spec, hidden, part, std::move(all), into);
+}
+
+void load_experts_again(const Weights& w, const MoeSpec& spec, int hidden, const std::vector<int32_t>& experts,
+                        const std::vector<int>& changed, ExpertMatrices& into) {
+  load_part(w, spec, hidden, {.experts = experts, .inner = {0, spec.inner}}, changed, into);
 }
 
 }  // namespace sluice

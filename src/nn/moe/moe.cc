@@ -1,9 +1,14 @@
 // Routes rows to experts, runs them and adds up the results.
 #include "nn/moe/moe.h"
 
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
+#include "nn/moe/balancer.h"
 #include "nn/moe/expert_adapters.h"
+#include "ops/physical_experts.h"
 
 namespace sluice {
 namespace {
@@ -32,18 +37,21 @@ MakeFeedForward experts_of(std::string name, MoeSpec spec) {
 }
 
 Choice::Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction,
-               const Tensor& given) {
+               const Tensor& given, Ungrouped) {
   const int64_t tokens = logits.rows(), top_k = routing.top_k;
   experts = c.arena.take(&kInt32, {tokens, top_k});
   weights = c.arena.take(&kFloat32, {tokens, top_k});
-  for (Tensor* t : {&entries, &rows, &places}) *t = c.arena.take(&kInt32, {tokens * top_k});
-  starts = c.arena.take(&kInt32, {logits.shape[1] + 1});
   ops::route(c, {.experts = experts,
                  .weights = weights,
                  .logits = logits,
                  .correction = correction,
                  .given = given,
                  .routing = routing});
+}
+
+void Choice::group(ops::Ctx& c, int64_t choices) {
+  for (Tensor* t : {&entries, &rows, &places}) *t = c.arena.take(&kInt32, {experts.shape.elements()});
+  starts = c.arena.take(&kInt32, {choices + 1});
   ops::group_by_expert(c, {.experts = experts, .entries = entries, .rows = rows, .places = places, .starts = starts});
 }
 
@@ -59,17 +67,31 @@ Moe::Moe(const Weights& w, const MoeSpec& s, int hidden) : spec_(s) {
   const std::optional<ExpertPart> part = expert_part(w, s);
   partial_ = part.has_value();
   inner_ = partial_ ? static_cast<int>(part->inner.count) : s.inner;
-  if (s.identities > 0 || (partial_ && part->experts.count < s.experts)) {
-    const RowRange held = partial_ ? part->experts : RowRange{0, s.experts};
-    first_ = static_cast<int>(held.begin);
-    std::vector<float> mine(static_cast<size_t>(s.choices()), 0.0f);
-    std::fill_n(mine.begin() + first_, held.count, 1.0f);
+  ExpertPart held = part.value_or(all_experts(s));
+  const bool divided = held.experts.size() < static_cast<size_t>(s.experts);
+  if (divided && context.balancer != nullptr) placed_ = context.balancer->add(w, s, hidden);
+  if (placed_ != nullptr) {
+    const std::span<const int32_t> here = placed_->placement.on(context.ranks.rank);
+    held.experts.assign(here.begin(), here.end());
+    // A packed file is for this placement.
+    context.packed_layout += fmt::format("{}experts {}\n", w.prefix(), fmt::join(held.experts, " "));
+  }
+  const auto count = static_cast<int64_t>(held.experts.size());
+  if (s.identities > 0 || divided) {
+    const int others = placed_ != nullptr ? placed_->physical() : s.experts;
+    first_ = placed_ != nullptr ? context.ranks.rank * static_cast<int>(count) : held.experts.front();
+    std::vector<float> mine(static_cast<size_t>(others + s.identities), 0.0f);
+    std::fill_n(mine.begin() + first_, count, 1.0f);
     // Of the ranks' summands, one has the inputs that identities return.
-    if (!partial_ || context.ranks.rank == 0) std::fill(mine.begin() + s.experts, mine.end(), 1.0f);
+    if (!partial_ || context.ranks.rank == 0) std::fill(mine.begin() + others, mine.end(), 1.0f);
     mine_ = Vector(context, mine);
   }
-  load_experts(w, s, hidden, part, in_, out_);
-  adapt_experts(w, s, hidden, part, in_, out_);
+  experts_ = std::make_shared<ExpertMatrices>();
+  load_experts(w, s, hidden, held, *experts_);
+  adapt_experts(w, s, hidden, held, *experts_);
+  if (placed_ != nullptr) placed_->matrices = experts_;
+  // The starts of redundant experts, too, come from the arena.
+  if (placed_ != nullptr) context.note_exchange(hidden + placed_->physical() - s.experts);
   if (partial_) context.note_exchange(hidden);
   context.widest_matmul = std::max(context.widest_matmul, s.top_k * int64_t{std::max(hidden, s.inner)});
   if (s.shared_inner > 0) {
@@ -106,10 +128,13 @@ void Moe::run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accum
 }
 
 Indices Moe::slots_of(ops::Ctx& c, const Choice& choice, const Tensor& starts) const {
-  if (!in_.adapts(c) && !out_.adapts(c)) return {};
+  if (!experts_->in.adapts(c) && !experts_->out.adapts(c)) return {};
   const Tensor slots = c.arena.take(&kInt32, choice.rows.shape);
-  ops::matrix_slots(
-      c, {.out = slots, .slots = c.adapters->slots, .matrices = in_.count(), .rows = choice.rows, .starts = starts});
+  ops::matrix_slots(c, {.out = slots,
+                        .slots = c.adapters->slots,
+                        .matrices = experts_->in.count(),
+                        .rows = choice.rows,
+                        .starts = starts});
   const auto* computed = slots.as<const int32_t>();
   return Indices({computed, static_cast<size_t>(slots.shape.elements())}, computed);
 }
@@ -129,7 +154,8 @@ void Moe::scale_weights(ops::Ctx& c, const Choice& choice, const Vector& factors
   Arena::Scope scope(c.arena);
   const int64_t chosen = choice.experts.shape.elements();
   const Tensor scales = c.arena.take(&kFloat32, {chosen, 1});
-  const Tensor all(reinterpret_cast<std::byte*>(const_cast<float*>(factors.data())), &kFloat32, {spec_.choices(), 1});
+  const Tensor all(reinterpret_cast<std::byte*>(const_cast<float*>(factors.data())), &kFloat32,
+                   {static_cast<int64_t>(factors.size()), 1});
   ops::gather_rows(c, scales, all, Tensor(choice.experts.data, &kInt32, {chosen}));
   ops::multiply(c, Tensor(choice.weights.data, &kFloat32, {chosen, 1}), scales);
 }
@@ -166,27 +192,40 @@ void Moe::sum_parts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tenso
   apply(c, next, out);
 }
 
+Choice Moe::choose(ops::Ctx& c, const Tensor& logits, const Tensor& given) const {
+  Choice choice(c, logits, spec_, correction_.data(), given, Choice::Ungrouped());
+  if (placed_ == nullptr) choice.group(c, spec_.choices());
+  if (!expert_scale_.empty()) scale_weights(c, choice, expert_scale_);
+  if (placed_ == nullptr) return choice;
+  ops::choose_physical(c, {.experts = choice.experts,
+                           .logits = logits,
+                           .first = placed_->first,
+                           .physical = placed_->list,
+                           .counts = placed_->counts});
+  choice.group(c, static_cast<int64_t>(mine_.size()));
+  return choice;
+}
+
 void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, const Tensor& given,
                      bool accumulate) const {
   Arena::Scope scope(c.arena);
-  const Choice choice(c, logits, spec_, correction_.data(), given);
-  if (!expert_scale_.empty()) scale_weights(c, choice, expert_scale_);
+  const Choice choice = choose(c, logits, given);
   // Places are sorted by expert, so those of this rank's experts lie together.
   Tensor starts = choice.starts;
-  if (!mine_.empty()) starts = starts.slice_rows(first_, in_.count() + 1);
+  if (!mine_.empty()) starts = starts.slice_rows(first_, experts_->in.count() + 1);
   const int64_t places = x.rows() * spec_.top_k;
   const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
-  const Tensor gate_up = c.arena.take(&kFloat32, {places, in_.outputs()});
+  const Tensor gate_up = c.arena.take(&kFloat32, {places, experts_->in.outputs()});
   const Indices slots = slots_of(c, choice, starts);
   if (spec_.scaled_inputs) {
     scale_inputs(c, choice, x, mine);
-    in_.experts(c, gate_up, mine, starts, slots);
-  } else if (!mine_.empty() || in_.adapts(c)) {
+    experts_->in.experts(c, gate_up, mine, starts, slots);
+  } else if (!mine_.empty() || experts_->in.adapts(c)) {
     // Places of identities keep their inputs. Those of other ranks keep finite numbers, which get no weight.
     ops::gather_rows(c, mine, x, choice.rows);
-    in_.experts(c, gate_up, mine, starts, slots);
+    experts_->in.experts(c, gate_up, mine, starts, slots);
   } else {
-    in_.experts(c, gate_up, x, starts, choice.rows, mine);
+    experts_->in.experts(c, gate_up, x, starts, choice.rows, mine);
   }
   const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, inner_}) : gate_up;
   if (!spec_.gated) {
@@ -198,7 +237,7 @@ void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   } else {
     ops::glu(c, inner, gate_up, spec_.activation);
   }
-  out_.experts(c, mine, inner, starts, slots);  // the gathered inputs are no longer needed
+  experts_->out.experts(c, mine, inner, starts, slots);  // the gathered inputs are no longer needed
   if (!mine_.empty()) scale_weights(c, choice, mine_);
   ops::combine(c,
                {.out = out, .x = mine, .weights = choice.weights, .places = choice.places, .accumulate = accumulate});

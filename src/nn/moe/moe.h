@@ -5,6 +5,7 @@
 // act between the layer's ops, so a family that kept them would have to copy the layer.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -70,10 +71,25 @@ struct Choice {
 
   // Computes the choice from the router's logits, in the arena.
   Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction = nullptr,
-         const Tensor& given = {});
+         const Tensor& given = {})
+      : Choice(c, logits, routing, correction, given, Ungrouped()) {
+    group(c, logits.shape[1]);
+  }
+  // The same without entries, rows, places and starts, which group() computes. `experts` may be changed before.
+  struct Ungrouped {};
+  Choice(ops::Ctx& c, const Tensor& logits, const ops::Routing& routing, const float* correction, const Tensor& given,
+         Ungrouped);
+  void group(ops::Ctx& c, int64_t choices);
   // Arena floats per token. Counts `starts` per token too, although there is only one.
   static int64_t floats_per_token(const ops::Routing& routing, int experts);
 };
+
+// The matrices of this rank's experts.
+struct ExpertMatrices {
+  StackedLinear in, out;
+};
+
+struct PlacedExperts;
 
 class Moe {
  public:
@@ -98,6 +114,8 @@ class Moe {
   void scale_inputs(ops::Ctx& c, const Choice& choice, const Tensor& x, const Tensor& inputs) const;
   // Multiplies the weights of chosen experts by the experts' own factors [experts].
   void scale_weights(ops::Ctx& c, const Choice& choice, const Vector& factors) const;
+  // The rows' choice, of physical experts if experts are placed. Weights are scaled.
+  Choice choose(ops::Ctx& c, const Tensor& logits, const Tensor& given) const;
   void run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, const Tensor& given,
                   bool accumulate) const;
   void run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
@@ -108,11 +126,12 @@ class Moe {
   MoeSpec spec_;
   Linear router_, shared_gate_;
   Vector correction_, expert_scale_;
-  StackedLinear in_, out_;
-  int first_ = 0;         // this rank's first expert; in_ and out_ have its experts
-  int inner_ = 0;         // this rank's part of the experts' width
-  bool partial_ = false;  // the experts' results are this rank's summands
-  Vector mine_;           // [choices] 1 for what this rank computes, 0 for the rest; empty: it computes all
+  std::shared_ptr<ExpertMatrices> experts_;
+  std::shared_ptr<PlacedExperts> placed_;  // where the experts are; null: in order
+  int first_ = 0;                          // this rank's first expert, or its first physical one if experts are placed
+  int inner_ = 0;                          // this rank's part of the experts' width
+  bool partial_ = false;                   // the experts' results are this rank's summands
+  Vector mine_;  // [choices] 1 for what this rank computes, 0 for the rest; empty: it computes all
   Mlp shared_;
 };
 

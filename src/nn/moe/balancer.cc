@@ -1,0 +1,254 @@
+// Counts, places and moves experts.
+#include "nn/moe/balancer.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "nn/moe/expert_weights.h"
+#include "sluice/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kNoteEvery = 16;         // steps between new values of the balance
+constexpr double kWorthMoving = 0.95;  // a new placement must lower the largest load to this share of the old one's
+
+[[noreturn]] void refuse_placement(const std::string& message) { throw Error(ErrorCode::kInvalidRequest, message); }
+
+std::string layer_name(const Weights& w) {
+  const std::string& prefix = w.prefix();
+  return prefix.ends_with('.') ? prefix.substr(0, prefix.size() - 1) : prefix;
+}
+
+void check_redundant(const std::string& layer, int64_t experts, int64_t redundant, int ranks) {
+  const std::string option = fmt::format("--eplb-config: num_redundant_experts {}", redundant);
+  if (redundant > most_redundant(experts, ranks)) {
+    refuse_placement(fmt::format("{} of {}: {} ranks have all {} experts with {} (expected at most that)", option,
+                                 layer, ranks, experts, most_redundant(experts, ranks)));
+  }
+  const int64_t rest = (experts + redundant) % ranks;
+  if (rest == 0) return;
+  refuse_placement(
+      fmt::format("{} of {}: {} experts and these cannot be divided evenly between {} ranks (expected for example "
+                  "{})",
+                  option, layer, experts, ranks, redundant + ranks - rest));
+}
+
+double mean_of(const std::vector<double>& loads) {
+  return std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(loads.size());
+}
+
+// The loads of ranks, added up over layers: each layer ends when its slowest rank does.
+struct Sums {
+  double mean = 0, most = 0;
+  void add(const std::vector<double>& loads) {
+    mean += mean_of(loads);
+    most += std::ranges::max(loads);
+  }
+  bool any() const { return most > 0; }
+  double balance() const { return mean / most; }
+};
+
+}  // namespace
+
+PlacedExperts::PlacedExperts(const Weights& w, const MoeSpec& s, int h, ExpertPlacement first_placement)
+    : prefix(w.prefix()), spec(s), hidden(h), totals(static_cast<size_t>(s.experts), 0) {
+  place(std::move(first_placement));
+}
+
+void PlacedExperts::place(ExpertPlacement next) {
+  placement = std::move(next);
+  const auto here = static_cast<int32_t>(placement.experts.size());
+  first.assign(1, 0);
+  list.clear();
+  for (int32_t e = 0; e < spec.experts; ++e) {
+    for (int32_t p = 0; p < here; ++p) {
+      if (placement.experts[static_cast<size_t>(p)] == e) list.push_back(p);
+    }
+    first.push_back(static_cast<int32_t>(list.size()));
+  }
+  for (int32_t i = 0; i < spec.identities; ++i) {
+    list.push_back(here + i);
+    first.push_back(static_cast<int32_t>(list.size()));
+  }
+  counts.assign(static_cast<size_t>(here + spec.identities), 0);
+}
+
+std::vector<int64_t> PlacedExperts::load() const {
+  std::vector<int64_t> out(totals.size(), 0);
+  for (size_t p = 0; p < placement.experts.size(); ++p) out[static_cast<size_t>(placement.experts[p])] += counts[p];
+  return out;
+}
+
+void PlacedExperts::start_counts() {
+  const std::vector<int64_t> now = load();
+  for (size_t e = 0; e < totals.size(); ++e) totals[e] += now[e];
+  std::ranges::fill(counts, 0);
+}
+
+std::shared_ptr<PlacedExperts> ExpertBalancer::add(const Weights& w, const MoeSpec& spec, int hidden) {
+  const LoadContext& context = w.context();
+  const std::string name = layer_name(w);
+  names_.insert(name);
+  if (context.elsewhere) return nullptr;
+  const int ranks = context.ranks.size, physical = spec.experts + options_.redundant;
+  check_redundant(name, spec.experts, options_.redundant, ranks);
+  const auto given = start_.placements.find(name);
+  const auto loads = start_.loads.find(name);
+  if (given == start_.placements.end() && loads == start_.loads.end() && !options_.location.empty()) {
+    refuse_placement(fmt::format("--init-expert-location {}: layer {} is missing", options_.location, name));
+  }
+  ExpertPlacement placement{.ranks = ranks};
+  const auto check_size = [&](size_t size, int expected, const char* what) {
+    if (size == static_cast<size_t>(expected)) return;
+    refuse_placement(fmt::format("--init-expert-location {}: layer {} has {} {} (expected {})", options_.location, name,
+                                 size, what, expected));
+  };
+  if (given != start_.placements.end()) {
+    check_size(given->second.size(), physical, "physical experts");
+    placement.experts = given->second;
+    const std::string problem = placement_problem(placement, spec.experts);
+    if (!problem.empty()) {
+      refuse_placement(fmt::format("--init-expert-location {}: layer {}: {}", options_.location, name, problem));
+    }
+  } else if (loads != start_.loads.end()) {
+    check_size(loads->second.size(), spec.experts, "experts");
+    placement = balanced_placement(loads->second, physical, ranks);
+  } else {
+    placement = balanced_placement(std::vector<int64_t>(static_cast<size_t>(spec.experts), 0), physical, ranks);
+  }
+  layers_.push_back(std::make_shared<PlacedExperts>(w, spec, hidden, std::move(placement)));
+  return layers_.back();
+}
+
+void ExpertBalancer::check() const {
+  if (names_.empty()) {
+    throw Error(ErrorCode::kUnsupportedModel, "--enable-eplb: the ranks divide no layer of this model by expert");
+  }
+  const auto check_names = [&](const auto& of_file) {
+    for (const auto& [name, values] : of_file) {
+      if (names_.contains(name)) continue;
+      refuse_placement(fmt::format("--init-expert-location {}: the model has no layer {} (expected one of: {})",
+                                   options_.location, name, fmt::join(names_, ", ")));
+    }
+  };
+  check_names(start_.loads);
+  check_names(start_.placements);
+}
+
+void ExpertBalancer::start(const LoadContext& context) {
+  context_.emplace(context);
+  context_->packed = nullptr;
+  context_->progress = nullptr;
+  context_->lora = nullptr;
+  context_->balancer = nullptr;
+}
+
+void ExpertBalancer::note_balance() {
+  Sums sums;
+  for (const auto& layer : layers_) {
+    std::vector<double> loads(static_cast<size_t>(layer->placement.ranks), 0.0);
+    const auto per_rank = static_cast<size_t>(layer->placement.per_rank());
+    for (size_t p = 0; p < layer->placement.experts.size(); ++p) {
+      loads[p / per_rank] += static_cast<double>(layer->counts[p]);
+    }
+    sums.add(loads);
+  }
+  if (sums.any()) balance_ = sums.balance();
+}
+
+void ExpertBalancer::start_window() {
+  note_balance();
+  for (const auto& layer : layers_) layer->start_counts();
+}
+
+void ExpertBalancer::begin_step() {
+  if (all_steps_ % kNoteEvery == 0) note_balance();
+  const bool logs = options_.log_every > 0 && context_->ranks.rank == 0;
+  if (logs && all_steps_ > 0 && all_steps_ % options_.log_every == 0) {
+    note_balance();
+    log::info("experts: the mean load of the ranks is {:.3f} of the largest one", balance_);
+  }
+  if (!pending_.empty()) {
+    const Pending next = std::move(pending_.back());
+    pending_.pop_back();
+    rearrange(next);
+    if (pending_.empty() && moved_ > moved_before_ && context_->ranks.rank == 0) {
+      log::info("experts: {} moved; before, the mean load of the ranks was {:.3f} of the largest one",
+                moved_ - moved_before_, balance_before_);
+    }
+  }
+  if (options_.interval == 0) {
+    if (steps_ == options_.window) start_window(), steps_ = 0;
+  } else if (steps_ >= options_.interval && pending_.empty()) {
+    moved_before_ = moved_;
+    for (size_t i = layers_.size(); i > 0; --i) pending_.push_back({i - 1, layers_[i - 1]->load()});
+    start_window(), steps_ = 0;
+    balance_before_ = balance_;
+  } else if (steps_ == options_.interval - options_.window) {
+    start_window();
+  }
+  ++steps_, ++all_steps_;
+}
+
+void ExpertBalancer::rearrange(const Pending& pending) {
+  PlacedExperts& layer = *layers_[pending.layer];
+  const ExpertPlacement now = layer.placement;
+  const auto largest = [&](const ExpertPlacement& placement) {
+    return std::ranges::max(rank_loads(placement, pending.load));
+  };
+  const ExpertPlacement balanced = balanced_placement(pending.load, layer.physical(), now.ranks);
+  if (largest(balanced) >= kWorthMoving * largest(now)) return;
+  ExpertPlacement next = with_few_moves(balanced, now);
+  for (size_t p = 0; p < next.experts.size(); ++p) moved_ += next.experts[p] != now.experts[p] ? 1 : 0;
+  const int rank = context_->ranks.rank;
+  std::vector<int> changed;  // of this rank's matrices
+  for (int i = 0; i < now.per_rank(); ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (next.on(rank)[at] != now.on(rank)[at]) changed.push_back(i);
+  }
+  layer.start_counts();
+  layer.place(std::move(next));
+  const std::span<const int32_t> mine = layer.placement.on(rank);
+  if (!changed.empty()) {
+    load_experts_again(Weights(*context_, layer.prefix), layer.spec, layer.hidden, {mine.begin(), mine.end()}, changed,
+                       *layer.matrices);
+  }
+}
+
+ExpertBalancer::~ExpertBalancer() {
+  if (options_.record.empty() || !context_ || context_->ranks.rank > 0) return;
+  try {
+    write_record();
+  } catch (const std::exception& e) {
+    log::error("--expert-distribution-record {}: {}", options_.record, e.what());
+  }
+}
+
+void ExpertBalancer::write_record() const {
+  Json counts = Json::object();
+  for (const auto& layer : layers_) {
+    layer->start_counts();
+    const std::string& prefix = layer->prefix;
+    counts[prefix.ends_with('.') ? prefix.substr(0, prefix.size() - 1) : prefix] = layer->totals;
+  }
+  const std::string text = dump_json({{"logical_count", counts}}) + "\n";
+  const std::string unfinished = options_.record + ".unfinished";
+  std::FILE* file = std::fopen(unfinished.c_str(), "w");
+  bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  written = file != nullptr && std::fclose(file) == 0 && written;
+  if (!written || std::rename(unfinished.c_str(), options_.record.c_str()) != 0) {
+    throw Error(ErrorCode::kInternal, fmt::format("cannot be written: {}", std::strerror(errno)));
+  }
+}
+
+}  // namespace sluice
