@@ -16,7 +16,6 @@
 #include "nn/attention/kv_cache.h"
 #include "nn/loading/packed_file.h"
 #include "nn/model.h"
-#include "nn/moe/balancer.h"
 #include "parallel/communicator.h"
 #include "sluice/options.h"
 #include "sluice/request.h"
@@ -84,7 +83,7 @@ struct LoadedModel {
   std::unique_ptr<StateCache> states;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<LoadedModel> draft{};        // see LoadPlan::draft
-  std::unique_ptr<ExpertBalancer> balancer{};  // null: experts stay in order
+  std::shared_ptr<ExpertBalancer> balancer{};  // null: experts stay in order
 
   // Throws Error(kCorruptFile) if a mapped file of weights became shorter or turned out to be damaged. What was
   // computed since the last call must not be used then. Costs next to nothing while all is well.

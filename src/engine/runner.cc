@@ -6,6 +6,7 @@
 
 #include "engine/batch_message.h"
 #include "engine/model_step.h"
+#include "nn/moe/balancer.h"
 
 namespace sluice {
 

@@ -16,6 +16,7 @@
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
 #include "golden/rank_threads.h"
+#include "nn/moe/balancer.h"
 #include "sluice/error.h"
 #include "support/temp_folder.h"
 
@@ -212,6 +213,26 @@ TEST(ExpertLocation, HasItsOwnPackedFile) {
     RankThreads group(placed);
     expect_golden(group, placed, golden, 64);
   }
+}
+
+// Each stage counts, places and moves the experts of its layers.
+TEST(ExpertBalance, WorksInStages) {
+  const ArchGolden golden(kModel);
+  const testing::TempFolder folder;
+  EngineOptions options = with_redundant(options_for(golden.checkpoint()), 2);
+  std::mt19937 random(5);
+  Json layers = Json::object();
+  {
+    RankThreads group(options);
+    for (const auto& layer : layers_of(group)) layers[name_of(*layer)] = shuffled(layer->spec.experts, 2, random);
+  }
+  options.pipeline_parallel_size = 2;
+  options.init_expert_location = write(folder, {{"physical_to_logical_map", layers}});
+  options.eplb_config = R"({"step_interval": 4, "window_size": 3, "num_redundant_experts": 2})";
+  RankThreads group(options);
+  EXPECT_LT(layers_of(group).size(), layers.size());
+  for (const int chunk : {64, 1, 2}) expect_golden(group, options, golden, chunk);
+  EXPECT_GT(group.model().balancer->moved(), 0U);
 }
 
 // Moved experts are quantized again as they were at the start.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -181,16 +182,20 @@ void ExpertBalancer::begin_step() {
   if (!pending_.empty()) {
     const Pending next = std::move(pending_.back());
     pending_.pop_back();
+    const auto begin = std::chrono::steady_clock::now();
     rearrange(next);
+    slowest_ = std::max(slowest_, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin));
     if (pending_.empty() && moved_ > moved_before_ && context_->ranks.rank == 0) {
-      log::info("experts: {} moved; before, the mean load of the ranks was {:.3f} of the largest one",
-                moved_ - moved_before_, balance_before_);
+      log::info(
+          "experts: {} moved, within {:.1f} ms before a step; before, the mean load of the ranks was {:.3f} of the "
+          "largest one",
+          moved_ - moved_before_, 1000 * slowest_.count(), balance_before_);
     }
   }
   if (options_.interval == 0) {
     if (steps_ == options_.window) start_window(), steps_ = 0;
   } else if (steps_ >= options_.interval && pending_.empty()) {
-    moved_before_ = moved_;
+    moved_before_ = moved_, slowest_ = {};
     for (size_t i = layers_.size(); i > 0; --i) pending_.push_back({i - 1, layers_[i - 1]->load()});
     start_window(), steps_ = 0;
     balance_before_ = balance_;

@@ -3,6 +3,7 @@
 // they count the same, place the same and need no messages.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -95,6 +96,7 @@ class ExpertBalancer {
   int64_t all_steps_ = 0;
   double balance_ = 1, balance_before_ = 1;  // now, and before the last placement
   uint64_t moved_ = 0, moved_before_ = 0;
+  std::chrono::duration<double> slowest_{};  // the longest move of a layer's experts since then
 };
 
 }  // namespace sluice
