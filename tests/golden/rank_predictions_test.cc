@@ -20,7 +20,8 @@ using namespace testing;  // engine/draft_answers.h
 class RankPredictions : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!ops::select_backend("", /*deterministic=*/true).can.collectives) GTEST_SKIP() << "no ranks on this backend";
+    options_.backend = prediction_backend();
+    if (!ops::select_backend(options_.backend).can.collectives) GTEST_SKIP() << "no ranks on " << options_.backend;
     set_rank_command(kRankCommand);
     options_.threads = 2;
     options_.max_model_len = 256;

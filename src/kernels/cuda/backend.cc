@@ -448,7 +448,8 @@ constexpr ops::Backend backend(std::string_view name, int rank) {
                   .collectives = true,
                   .batch_invariant = !tensor,
                   .rounds_attention = tensor,
-                  .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}},
+                  .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8},
+                  .own_layer_drafts = false},
           .batch_invariant_backend = "cuda-exact"};
 }
 
