@@ -69,6 +69,7 @@ struct AdapterInfo {
   std::string name{};
   std::string folder{};
   int rank = 0;
+  std::string unscalable{};  // a module that allows no other Request::adapter_scale than 0 and 1; empty: none
 };
 
 // A conversation for the model's chat template, as JSON texts of the OpenAI API's fields.

@@ -94,6 +94,7 @@ struct Request {
   std::optional<HiddenPooling> pooling{};
   int priority = 0;          // lower is served first under the priority policy
   std::string adapter{};     // name of a loaded adapter that changes the model; empty: none
+  float adapter_scale = 1;   // factor of what the adapter adds; 0: the model alone
   std::string cache_salt{};  // prefixes are shared only between equal salts
   // The conversation that this request is a turn of: its cached tokens stay longer than others (docs/sessions.md).
   // Empty: none. Names of different tenants are different sessions.

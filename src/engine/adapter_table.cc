@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/rank_adapters.h"
 #include "sluice/error.h"
@@ -28,6 +29,26 @@ void check_activated(const Request& request) {
   if (request.prompt_vectors != nullptr) refuse("prompt_embeds", "vectors have no tokens");
   if (request.context_shift.value_or(false)) refuse("context_shift", "these may be dropped");
   if (request.kv_transfer) refuse("kv_transfer_params", "rows are named as those of the model");
+}
+
+void check_scale(const Request& request, const Adapter& adapter) {
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::kInvalidRequest, fmt::format("Invalid 'lora': {}", why), "lora", "invalid_value");
+  };
+  if (!std::isfinite(request.adapter_scale)) refuse("expected a finite scale.");
+  if (request.adapter_scale == 1) return;
+  const Adapter::Module* module = unscalable_module(adapter);
+  if (module == nullptr) return;
+  refuse(
+      fmt::format("expected the scale 0 or 1 of the adapter '{}', but got {}. Its module '{}' has more than lora_A "
+                  "and lora_B of a linear layer.",
+                  request.adapter, request.adapter_scale, module->name));
+}
+
+// What the keys of blocks say about the adapter.
+std::string key_of(const RequestAdapter& adapter) {
+  const std::string scale = adapter.scale == 1 ? "" : fmt::format(" times {}", adapter.scale);
+  return fmt::format("adapter {}{}", adapter.adapter->digest, scale);
 }
 
 }  // namespace
@@ -61,6 +82,7 @@ void AdapterTable::load(const std::string& name, const std::string& folder) {
   check_new();
   Entry& entry = entries_.emplace_back();
   entry.info = {.name = name, .folder = folder, .rank = adapter->rank};
+  if (const Adapter::Module* module = unscalable_module(*adapter)) entry.info.unscalable = module->name;
   entry.digest = adapter->digest;
   keep(entry, std::move(adapter));
 }
@@ -106,16 +128,17 @@ std::shared_ptr<const Adapter> AdapterTable::get(const std::string& name) {
 }
 
 RequestAdapter AdapterTable::of(Request& request) {
-  if (request.adapter.empty()) return {};
-  RequestAdapter out{.adapter = get(request.adapter)};
+  if (request.adapter.empty() || request.adapter_scale == 0) return {};
+  RequestAdapter out{.adapter = get(request.adapter), .scale = request.adapter_scale};
+  check_scale(request, *out.adapter);
   if (out.adapter->invocation.empty()) {
-    request.cache_salt += fmt::format("\x1f{} {}", "adapter", out.adapter->digest);
+    request.cache_salt += fmt::format("\x1f{}", key_of(out));
     return out;
   }
   check_activated(request);
   out.from = adapter_from(*out.adapter, request.prompt);
   if (out.from < 0) return {};
-  out.key = fmt::format("adapter {} from {}", out.adapter->digest, out.from);
+  out.key = fmt::format("{} from {}", key_of(out), out.from);
   return out;
 }
 

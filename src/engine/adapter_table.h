@@ -34,7 +34,7 @@ class AdapterTable {
   // Returns the adapter, which it may read on the caller's thread. Throws Error(kNotFound) for an unknown name and
   // Error(kCorruptFile) if the folder's files have changed.
   std::shared_ptr<const Adapter> get(const std::string& name);
-  // The adapter that the request names; nothing if it names none, or one that changes no token of it. The request gets
+  // The adapter that the request names; nothing if it names none, or one that changes nothing of it. The request gets
   // a salt if the adapter changes all tokens. Throws as get() does, and Error(kInvalidRequest) for fields that do not
   // work with the adapter.
   RequestAdapter of(Request& request);

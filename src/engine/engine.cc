@@ -183,9 +183,9 @@ class EngineImpl final : public TextEngine {
         runner_(loaded_),
         rows_(keeps_rows(options) ? make_rows(options) : nullptr),
         drafting_(loaded_.plan.drafts ? std::make_unique<Drafting>(loaded_, runner_) : nullptr),
-        scheduler_options_(
-            scheduler_options(options, loaded_, rows_.get(), drafting_.get(),
-                              [this](const Adapter& adapter, int slot) { runner_.place_adapter(adapter, slot); })),
+        scheduler_options_(scheduler_options(
+            options, loaded_, rows_.get(), drafting_.get(),
+            [this](const Adapter& adapter, int slot, float scale) { runner_.place_adapter(adapter, slot, scale); })),
         scheduler_(scheduler_options_),
         waits_(loaded_.plan.device->memory().host_accessible()),
         mask_threads_(waits_ ? nullptr : std::make_unique<ThreadPool>(mask_threads(*pool_), /*pin=*/false)),

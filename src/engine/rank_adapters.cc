@@ -34,12 +34,12 @@ std::vector<std::byte> SentAdapters::send(const std::shared_ptr<const Adapter>& 
   return std::move(write.message);
 }
 
-std::vector<std::byte> SentAdapters::place(const Adapter& adapter, int slot) const {
+std::vector<std::byte> SentAdapters::place(const Adapter& adapter, int slot, float scale) const {
   const auto found =
       std::ranges::find_if(sent_, [&](const auto& sent) { return sent.second.lock().get() == &adapter; });
   CHECK(found != sent_.end(), "the other ranks do not have {}", adapter.folder);
   MessageWriter write;
-  write(Verb::kPlace), write(found->first), write(slot);
+  write(Verb::kPlace), write(found->first), write(slot), write(scale);
   return std::move(write.message);
 }
 
@@ -76,10 +76,11 @@ void ReceivedAdapters::take(std::span<const std::byte> message) {
     return;
   }
   int slot = 0;
-  read(slot), read.end();
+  float scale = 1;
+  read(slot), read(scale), read.end();
   const auto found = received_.find(number);
   if (found == received_.end()) throw Error(ErrorCode::kInternal, "rank 0 did not send an adapter that it places");
-  place_adapter(found->second.get().get(), slot, *model_.adapters, *model_.plan.queue);
+  place_adapter(found->second.get().get(), slot, scale, *model_.adapters, *model_.plan.queue);
 }
 
 }  // namespace sluice

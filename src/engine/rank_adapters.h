@@ -24,7 +24,7 @@ class SentAdapters {
   // The message that sends an adapter; empty if the others have it.
   std::vector<std::byte> send(const std::shared_ptr<const Adapter>& adapter);
   // The message that puts an adapter that was sent into a slot.
-  std::vector<std::byte> place(const Adapter& adapter, int slot) const;
+  std::vector<std::byte> place(const Adapter& adapter, int slot, float scale) const;
   // The message that drops the adapters that this rank no longer has; empty if there are none.
   std::vector<std::byte> drop();
 

@@ -51,6 +51,7 @@ class Replicas final : public Engine {
 
   RequestId submit(Request request, EventSink sink) override {
     std::string salt = request.adapter + '\0' + request.cache_salt;
+    if (request.adapter_scale != 1) salt += fmt::format("{}{}", '\0', request.adapter_scale);
     if (request.prompt_vectors != nullptr) salt += '\0' + hex(sha256(request.prompt_vectors->digests()));
     const std::vector<ChainHash> chain = Placement::chain_of(request.prompt, salt);
     const int64_t load = Placement::load_of(request.n, request.prompt.size());

@@ -75,9 +75,9 @@ void Runner::add_adapter(const std::shared_ptr<const Adapter>& adapter) {
   tell_about_adapters(sent_adapters_.send(adapter));
 }
 
-void Runner::place_adapter(const Adapter& adapter, int slot) {
-  if (loaded_.plan.communicator != nullptr) tell_about_adapters(sent_adapters_.place(adapter, slot));
-  sluice::place_adapter(&adapter, slot, *loaded_.adapters, *loaded_.plan.queue);
+void Runner::place_adapter(const Adapter& adapter, int slot, float scale) {
+  if (loaded_.plan.communicator != nullptr) tell_about_adapters(sent_adapters_.place(adapter, slot, scale));
+  sluice::place_adapter(&adapter, slot, scale, *loaded_.adapters, *loaded_.plan.queue);
 }
 
 void Runner::follow(const std::function<std::unique_ptr<RankRows>()>& make_rows) {

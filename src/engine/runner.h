@@ -35,7 +35,7 @@ class Runner {
   // Tells the other ranks about an adapter that was read and checked. It need not be prepared yet.
   void add_adapter(const std::shared_ptr<const Adapter>& adapter);
   // Puts an adapter that was added into a slot (lora/adapter.h), on all ranks.
-  void place_adapter(const Adapter& adapter, int slot);
+  void place_adapter(const Adapter& adapter, int slot, float scale = 1);
   // Sends a message to the other ranks' rows (engine/rank_rows.h).
   void tell_about_rows(std::vector<std::byte> message) { tell(Message::kRows, std::move(message)); }
   // Does what rank 0 does, until its model is unloaded. `make_rows` is called if rank 0 keeps rows of the prefix cache.

@@ -78,8 +78,13 @@ std::vector<float> row_lengths(const std::vector<float>& matrix, int64_t rows);
 // threads and its device's memory.
 void prepare_adapter(Adapter& adapter, const LoraSites& sites, const Checkpoint& model, ops::Queue& queue);
 
+// Null if a factor can be applied to all that the adapter adds, else the first module that stands against it: it has
+// more than small matrices (prepare_adapter).
+const Adapter::Module* unscalable_module(const Adapter& adapter);
+
 // Puts an adapter that was prepared into a slot of all sites, or nothing for null. It replaces what was there, and
-// waits for steps that were called on the queue before.
-void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queue& queue);
+// waits for steps that were called on the queue before. What the adapter adds is multiplied by `scale`, which is 1 if
+// a module is unscalable.
+void place_adapter(const Adapter* adapter, int slot, float scale, LoraSites& sites, ops::Queue& queue);
 
 }  // namespace sluice

@@ -140,7 +140,7 @@ std::vector<std::byte> stored(DType type, const std::vector<float>& values) {
 
 // The module's rows of each head are B of the head, and A is shared; or in the layer's order of multiplication A and
 // B change places, both transposed.
-SlotValues values_of_heads(const LoraSite& site, std::span<const Change> changes) {
+SlotValues values_of_heads(const LoraSite& site, std::span<const Change> changes, float scale) {
   const ops::LoraWeight& w = site.weight;
   const LoraHeads& heads = site.heads;
   std::vector<float> a(static_cast<size_t>(site.matrices_a() * w.rank * w.k));
@@ -162,13 +162,13 @@ SlotValues values_of_heads(const LoraSite& site, std::span<const Change> changes
         }
       }
     }
-    std::ranges::fill(scales, module->scale);
+    std::ranges::fill(scales, scale * module->scale);
   }
   return {.a = stored(w.type, a), .b = stored(w.type, b), .scales = stored(&kFloat32, scales)};
 }
 
-SlotValues values_of(const LoraSite& site, std::span<const Change> changes, ThreadPool& threads) {
-  if (site.heads.count > 0) return values_of_heads(site, changes);
+SlotValues values_of(const LoraSite& site, std::span<const Change> changes, float scale, ThreadPool& threads) {
+  if (site.heads.count > 0) return values_of_heads(site, changes, scale);
   const ops::LoraWeight& w = site.weight;
   const int64_t matrices = site.matrices();
   const auto a = static_cast<size_t>(w.inner() * w.k), b = static_cast<size_t>(w.n * w.rank);
@@ -185,6 +185,7 @@ SlotValues values_of(const LoraSite& site, std::span<const Change> changes, Thre
           add_module(place, *module, module->experts > 1 ? expert : 0, values);
         }
       }
+      for (float& value : values.scales) value *= scale;
       const auto at = static_cast<size_t>(i);
       from_float(w.type, values.a.data(), out.a.data() + at * a * each, a);
       from_float(w.type, values.b.data(), out.b.data() + at * b * each, b);
@@ -311,7 +312,14 @@ void check_adapter(const Adapter& adapter, const LoraSites& sites, const Checkpo
   }
 }
 
-void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queue& queue) {
+const Adapter::Module* unscalable_module(const Adapter& adapter) {
+  const auto found = std::ranges::find_if_not(adapter.modules, &Adapter::Module::plain);
+  return found == adapter.modules.end() ? nullptr : &*found;
+}
+
+void place_adapter(const Adapter* adapter, int slot, float scale, LoraSites& sites, ops::Queue& queue) {
+  CHECK(scale == 1 || adapter == nullptr || unscalable_module(*adapter) == nullptr, "scale {} of {}", scale,
+        adapter->folder);
   std::map<LoraSite*, std::vector<Change>> changes;
   if (adapter != nullptr) {
     for (const Adapter::Module& module : adapter->modules) {
@@ -340,7 +348,7 @@ void place_adapter(const Adapter* adapter, int slot, LoraSites& sites, ops::Queu
     if (site->table) continue;
     const SlotValues values =
         values_of(*site, found != changes.end() ? std::span<const Change>(found->second) : std::span<const Change>(),
-                  queue.threads());
+                  scale, queue.threads());
     const auto copy = [&](Buffer& to, const std::vector<std::byte>& from) {
       memory.copy(to.data() + at * from.size(), from.data(), from.size());
     };

@@ -61,9 +61,9 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
     sequence.computed = 0;
     return false;
   }
-  const std::shared_ptr<const Adapter>& adapter = request.adapter.adapter;
-  if (adapter != nullptr) sequence.adapter_slot = adapters_.take(adapter);
-  if (adapter != nullptr && sequence.adapter_slot < 0) {
+  const bool has_adapter = request.adapter.adapter != nullptr;
+  if (has_adapter) sequence.adapter_slot = adapters_.take(request.adapter);
+  if (has_adapter && sequence.adapter_slot < 0) {
     sequence.computed = 0;
     lacks_adapter_slot_ = true;
     return false;

@@ -55,13 +55,14 @@ TEST(SentAdapters, AreSentOnceAndDroppedWhenTheyAreGone) {
   EXPECT_FALSE(sent.send(a).empty());
   EXPECT_TRUE(sent.send(a).empty());
   EXPECT_FALSE(sent.send(b).empty());
-  EXPECT_NE(sent.place(*a, 0), sent.place(*b, 0));
-  EXPECT_NE(sent.place(*a, 0), sent.place(*a, 1));
+  EXPECT_NE(sent.place(*a, 0, 1), sent.place(*b, 0, 1));
+  EXPECT_NE(sent.place(*a, 0, 1), sent.place(*a, 1, 1));
+  EXPECT_NE(sent.place(*a, 0, 1), sent.place(*a, 0, 0.5f));
   EXPECT_TRUE(sent.drop().empty());
   a.reset();
   EXPECT_FALSE(sent.drop().empty());
   EXPECT_TRUE(sent.drop().empty());
-  EXPECT_FALSE(sent.place(*b, 0).empty());
+  EXPECT_FALSE(sent.place(*b, 0, 1).empty());
 }
 
 }  // namespace

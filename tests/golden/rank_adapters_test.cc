@@ -22,6 +22,7 @@ namespace sluice::rank_adapters_test {
 namespace {
 
 constexpr int kRank = 4, kSlot = 1;
+constexpr float kScale = 0.75f;
 
 class Numbers {
  public:

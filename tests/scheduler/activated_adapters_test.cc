@@ -17,7 +17,7 @@ class ActivatedAdaptersTest : public SmallSteps {
   ActivatedAdaptersTest() {
     options_.prefix_caching = true;
     options_.adapter_slots = 2;
-    options_.place_adapter = [](const Adapter&, int) {};
+    options_.place_adapter = [](const Adapter&, int, float) {};
   }
 
   int cached_tokens(int prompt, RequestAdapter adapter) {

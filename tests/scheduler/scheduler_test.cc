@@ -354,7 +354,7 @@ TEST_F(SchedulerTest, TheYoungestIsPreemptedAndResumesWithItsTokens) {
 
 TEST_F(SchedulerTest, WhatWaitsForItsAdaptersSlotIsDeferred) {
   options_.adapter_slots = 1;
-  options_.place_adapter = [](const Adapter&, int) {};
+  options_.place_adapter = [](const Adapter&, int, float) {};
   const auto one = std::make_shared<const Adapter>(), other = std::make_shared<const Adapter>();
   for (const auto& adapter : {one, other, other}) {
     EXPECT_TRUE(scheduler().queue_limit().try_enter(1, 4));

@@ -2,6 +2,7 @@
 
 Needs torch, transformers, peft and safetensors; for adapters in GGUF also the package gguf and llama.cpp's sources, in
 the folder that the variable LLAMA_CPP names. Each adapter has a name of its own below; run with names to make only these.
+For some adapters, scaled.safetensors has their logits with another scale; `--scaled` makes only these files.
 """
 
 import os
@@ -52,6 +53,9 @@ CASES = {
     "llama-gguf": ("llama", {"target_modules": ["q_proj", "k_proj", "down_proj", "embed_tokens", "lm_head"]}),
     "qwen3_moe-gguf": ("qwen3_moe", {"target_modules": ATTENTION, "target_parameters": BOTH}),
 }
+
+# Factors of the scales of adapters, which have logits with them, too.
+SCALES = {"qwen3_moe-experts": -1.5, "deepseek_v2-latent": 2.5, "llama-alora": 0.25}
 
 
 def separate(name, pair):
@@ -121,6 +125,23 @@ def make(name, arch, settings):
     save_file({"ids": ids[0].to(torch.int32), "logits": logits.contiguous()}, out / "golden.safetensors")
 
 
+def make_scaled(name):
+    out = GOLDENS / "lora" / name
+    config = peft.PeftConfig.from_pretrained(str(out))
+    config.lora_alpha *= SCALES[name]
+    ids = load_file(out / "golden.safetensors")["ids"].long()
+    with tempfile.TemporaryDirectory() as folder:
+        model = peft.PeftModel.from_pretrained(load(CASES[name][0], folder), str(out), config=config).eval()
+        with torch.no_grad():
+            logits = model(ids[None]).logits[0]
+    scale = torch.tensor([SCALES[name]])
+    save_file({"logits": logits.contiguous(), "scale": scale}, out / "scaled.safetensors")
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:] or CASES:
-        make(name, *CASES[name])
+        if name != "--scaled":
+            make(name, *CASES[name])
+    for name in SCALES:
+        if len(sys.argv) == 1 or name in sys.argv or "--scaled" in sys.argv:
+            make_scaled(name)
