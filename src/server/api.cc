@@ -21,7 +21,8 @@ namespace {
 
 constexpr size_t kMaxValues = 2 << 20;  // values in a request's JSON; a prompt has one per token id
 
-Json parse_body(std::string_view body) {
+// `array_field`: see EndpointInfo.
+Json parse_body(std::string_view body, std::string_view array_field) {
   constexpr std::string_view kMessage = "We could not parse the JSON body of your request.";
   Json json;
   try {
@@ -29,6 +30,7 @@ Json parse_body(std::string_view body) {
   } catch (const Error& e) {
     throw ApiError{.message = fmt::format("{} (HINT: {})", kMessage, quotable(e.what()))};
   }
+  if (json.is_array() && !array_field.empty()) return Json{{std::string(array_field), std::move(json)}};
   if (!json.is_object()) throw ApiError{.message = fmt::format("{} (HINT: it must be an object)", kMessage)};
   return json;
 }
@@ -345,7 +347,11 @@ void Api::serve_http(const PathEndpoints& endpoints, HttpRequest request, Reques
   // The whole request is kept, because its body counts as held as long as it is (BodyCharge).
   const auto kept = std::make_shared<const HttpRequest>(std::move(request));
   serve(
-      endpoints, [kept] { return std::make_shared<const Json>(parse_body(kept->body)); }, std::move(caller), reply);
+      endpoints,
+      [kept, array_field = endpoint.array_field] {
+        return std::make_shared<const Json>(parse_body(kept->body, array_field));
+      },
+      std::move(caller), reply);
 }
 
 std::vector<Route> Api::routes() {

@@ -76,6 +76,7 @@ struct EndpointInfo {
   std::string_view help = {};
   std::vector<std::span<const Parameter>> parameters = {};  // fields of the JSON body; none: the body is not read
   std::vector<SharedPath> shared = {};
+  std::string_view array_field = {};  // a body that is an array stands for an object with this field alone; empty: none
   // Whether a request needs the engine of its model, which is then loaded first. Null: every request of an endpoint
   // with the field "model" does.
   bool (*needs_engine)(const Json& body) = nullptr;

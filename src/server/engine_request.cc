@@ -117,6 +117,11 @@ static std::optional<BeamParams> beams_of(const GenerationFields& fields) {
   throw invalid_value(setting, fmt::format("Invalid '{}': it needs 'use_beam_search' or 'num_beams'.", setting));
 }
 
+void set_adapter(Request& request, const ScaledAdapter& adapter) {
+  request.adapter = adapter.name;
+  request.adapter_scale = adapter.scale;
+}
+
 Request base_request(Call& call) {
   const auto& fields = call.fields.of<GenerationFields>();
   if (fields.session_ttl > 0 && fields.session.empty()) {
@@ -139,7 +144,7 @@ Request base_request(Call& call) {
   request.session = fields.session;
   request.session_ttl = std::chrono::seconds(fields.session_ttl);
   request.tenant = call.tenant;
-  request.adapter = call.model.adapter;
+  set_adapter(request, call.model.adapter.empty() ? call.model.default_adapter : ScaledAdapter{call.model.adapter});
   request.grammar = fields.grammar;
   request.deadline = call.deadline;
   return request;

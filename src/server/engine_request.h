@@ -81,6 +81,8 @@ void check_generation(Call& call, bool echo);
 // The grammar of a JSON schema in a request. Objects that declare properties have no others, unless the schema says so.
 GrammarSpec schema_grammar(std::string schema, const FieldPath& path);
 
+void set_adapter(Request& request, const ScaledAdapter& adapter);
+
 // A request for the engine with everything but its prompt.
 Request base_request(Call& call);
 

@@ -41,7 +41,8 @@ void Models::add_hosted(const std::string& name, ModelHost::Id model, const std:
 }
 
 void Models::add_source(const std::string& name, ModelSource source) {
-  add({.name = name, .hosted = host_->add(std::move(source)), .added = true});
+  const ModelHost::Id id = host_->add(std::move(source));
+  add({.name = name, .hosted = id, .added = true});
 }
 
 ServedModel Models::looked_at(ServedModel model) const {
@@ -82,7 +83,21 @@ std::optional<ServedModel> Models::remove_adapter(std::string_view adapter) {
   if (found == nullptr || found->adapter.empty()) return std::nullopt;
   ServedModel removed = *found;
   models_.erase(models_.begin() + (found - models_.data()));
+  for (ServedModel& model : models_) {
+    if (model.same_model(removed) && model.default_adapter.name == removed.adapter) model.default_adapter = {};
+  }
   return removed;
+}
+
+void Models::set_default_adapter(const ServedModel& model, const ScaledAdapter& adapter) {
+  const std::lock_guard lock(mutex_);
+  const auto has_it = [&](const ServedModel& m) { return m.same_model(model) && m.adapter == adapter.name; };
+  if (!std::ranges::any_of(models_, has_it)) {
+    throw Error(ErrorCode::kNotFound, fmt::format("The lora adapter '{}' does not exist.", adapter.name), "lora", "");
+  }
+  for (ServedModel& m : models_) {
+    if (m.same_model(model) && m.adapter.empty()) m.default_adapter = adapter;
+  }
 }
 
 void Models::alias(std::string alias, std::string_view name) {

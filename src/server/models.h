@@ -13,11 +13,18 @@
 
 namespace sluice::server {
 
+// An adapter that changes a model, and the factor of what it adds (Request::adapter_scale).
+struct ScaledAdapter {
+  std::string name{};  // empty: the model alone
+  float scale = 1;
+};
+
 // A model as a client calls it. Holding one keeps the engine alive.
 struct ServedModel {
   std::string name;
   std::shared_ptr<Engine> engine{};  // null while the model is not loaded
   std::string adapter{};             // the engine's adapter that this name stands for; empty: none
+  ScaledAdapter default_adapter{};   // without `adapter`: what requests have that choose none
   // Of a model that comes and goes:
   std::optional<ModelHost::Id> hosted{};
   std::shared_ptr<const ModelInfo> known{};
@@ -56,7 +63,9 @@ class Models {
   void alias(std::string alias, std::string_view name);
   // An adapter of a model, under the adapter's own name. Throws as alias() does.
   void add_adapter(const std::string& adapter, std::string_view name);
-  // Takes an adapter's name away. Returns its model; none when there is no such adapter.
+  // Sets the default adapter of a model, under all of its names. Throws Error(kNotFound) if the model no longer has it.
+  void set_default_adapter(const ServedModel& model, const ScaledAdapter& adapter);
+  // Takes an adapter's name away, also as the default. Returns its model; none when there is no such adapter.
   std::optional<ServedModel> remove_adapter(std::string_view adapter);
   // Removes the model under all of its names, and its adapters. False when no model has the name.
   bool unload(std::string_view name);

@@ -86,7 +86,12 @@ Json body_schema(const PathEndpoints& endpoints) {
   };
   add(*endpoints.owner);
   for (const auto& [endpoint, shared] : endpoints.others) add(*endpoint);
-  Json schema = {{"type", "object"}, {"properties", std::move(properties)}};
+  Json schema = {{"type", "object"}};
+  if (const std::string_view field = endpoints.owner->array_field; !field.empty()) {
+    schema["type"] = Json::array({"array", "object"});
+    schema["description"] = fmt::format("An array stands for the field `{}`.", field);
+  }
+  schema["properties"] = std::move(properties);
   if (!required.empty()) schema["required"] = std::move(required);
   return schema;
 }

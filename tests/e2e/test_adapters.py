@@ -161,13 +161,33 @@ def test_llama_servers_numbers(server):
     assert complete(lora=[{"id": 0, "scale": 1}]).json()["content"] == adapted
     assert complete(lora=[{"id": 0, "scale": 0.0}]).json()["content"] == plain
     assert complete(model="pirate", lora=[]).json()["content"] == plain
+    assert complete(lora=[{"id": 0, "scale": 1.0000001}]).json()["tokens_cached"] == 0
+    assert complete(lora=[{"id": 0, "scale": -1}]).json()["content"] not in (adapted, plain)
     for lora, field in (
-        ([{"id": 0, "scale": 0.5}], "lora[0].scale"),
+        ([{"id": 0, "scale": "half"}], "lora[0].scale"),
+        ([{"id": 0, "scale": 1e39}], "lora[0].scale"),
         ([{"id": 9, "scale": 1}], "lora[0].id"),
-        ([{"id": 0, "scale": 1}, {"id": 0, "scale": 1}], "lora[1].scale"),
+        ([{"id": 0, "scale": 1}, {"id": 0, "scale": 1}], "lora[1].id"),
         ([{"id": 0}], "lora[0].scale"),
         ({"id": 0, "scale": 1}, "lora"),
     ):
-        answer = complete(lora=lora)
-        assert answer.status_code == 400
-        assert f"'{field}'" in answer.text
+        for answer in (complete(lora=lora), httpx.post(f"{server.url}/lora-adapters", json=lora)):
+            assert answer.status_code == 400
+            assert f"'{field}'" in answer.text
+
+
+def test_scales_for_all_requests(server):
+    client = server.client()
+    plain, pirate = say(client, server.name), say(client, "pirate")
+
+    def set_scale(scale):
+        answer = httpx.post(f"{server.url}/lora-adapters", json=[{"id": 0, "scale": scale}])
+        assert answer.json() == {"success": True}
+        assert httpx.get(f"{server.url}/lora-adapters").json()[0]["scale"] == scale
+
+    set_scale(1)
+    assert say(client, server.name) == pirate
+    set_scale(0.125)
+    assert say(client, "pirate") == pirate
+    set_scale(0)
+    assert say(client, server.name) == plain

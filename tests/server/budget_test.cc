@@ -55,6 +55,7 @@ constexpr Base kBases[] = {
     {"responses", R"({"input":"a"})"},
     {"response input_tokens", R"({"input":"a"})"},
     {"llama.cpp apply-template", R"({"messages":[{"role":"user","content":"hi"}]})"},
+    {"llama.cpp set lora-adapters", R"({"lora":[]})"},
     {"llama.cpp completion", R"({"prompt":"a","n_predict":1})"},
     {"llama.cpp infill", R"({"input_prefix":"a","input_suffix":"b","n_predict":1})"},
     {"classify", R"({"input":"a"})", Task::kScore},

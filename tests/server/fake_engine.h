@@ -44,6 +44,7 @@ class FakeEngine : public Engine {
   std::atomic<int> submitted{0}, cancelled{0}, tokenized{0}, resets{0};
   std::vector<std::string> ended_sessions;  // to be read when nothing runs
   std::vector<std::string> prefetched_sessions;
+  std::vector<AdapterInfo> loaded_adapters;  // to be set before the server starts
 
   FakeEngine() {
     info_.name = "fake";
@@ -118,6 +119,7 @@ class FakeEngine : public Engine {
 
   std::string tokenizer_config() const override { return R"({"tokenizer_class":"Fake","chat_template":"{{ x }}"})"; }
   void reset_prefix_cache() override { ++resets; }
+  std::vector<AdapterInfo> adapters() const override { return loaded_adapters; }
   void prefetch_session(std::string_view, std::string_view session) override {
     prefetched_sessions.emplace_back(session);
   }

@@ -61,6 +61,25 @@ TEST(Models, AdaptersComeAndGoByThemselves) {
   EXPECT_FALSE(models.find("small")) << "it goes with its model";
 }
 
+TEST(Models, ADefaultAdapterIsThatOfAllNamesOfItsModel) {
+  Models models;
+  models.load("a", std::make_shared<FakeEngine>());
+  models.load("b", std::make_shared<FakeEngine>());
+  models.alias("c", "a");
+  models.add_adapter("small", "a");
+  models.set_default_adapter(*models.find("small"), {.name = "small", .scale = 0.5f});
+  for (const char* name : {"a", "c"}) {
+    EXPECT_EQ(models.find(name)->default_adapter.name, "small");
+    EXPECT_EQ(models.find(name)->default_adapter.scale, 0.5f);
+  }
+  EXPECT_EQ(models.find("b")->default_adapter.name, "");
+  EXPECT_EQ(models.find("small")->default_adapter.name, "");
+  EXPECT_THROW(models.set_default_adapter(*models.find("b"), {.name = "small"}), Error);
+  EXPECT_TRUE(models.remove_adapter("small"));
+  EXPECT_EQ(models.find("a")->default_adapter.name, "");
+  EXPECT_THROW(models.set_default_adapter(*models.find("a"), {.name = "small"}), Error);
+}
+
 TEST(Models, RequestsGoToTheModelTheyName) {
   const auto models = std::make_shared<Models>();
   const auto a = std::make_shared<FakeEngine>(), b = std::make_shared<FakeEngine>();

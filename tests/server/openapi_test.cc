@@ -40,6 +40,14 @@ TEST_F(OpenApiTest, HasEveryEndpointAndItsFields) {
   }
 }
 
+TEST_F(OpenApiTest, SaysWhichBodiesMayBeArrays) {
+  start();
+  const Json operation = document().at("paths").at("/lora-adapters").at("post");
+  const Json& schema = operation["requestBody"]["content"]["application/json"]["schema"];
+  EXPECT_EQ(schema["type"], Json::array({"array", "object"}));
+  EXPECT_EQ(schema["description"], "An array stands for the field `lora`.");
+}
+
 TEST_F(OpenApiTest, OperationsHaveNamesOfTheirOwn) {
   start();
   std::set<std::string> ids;

@@ -33,6 +33,7 @@ class SeveralModelsTest : public ServerTest {
       loaded->info().name = name;
       loaded->info().task = task;
       if (task == Task::kEmbed) loaded->info().vector_size = 4;
+      if (name == "one") loaded->loaded_adapters = {{.name = "pirate", .folder = "/pirate"}};
       loaded->is_overloaded = overloaded.load();
       return loaded;
     };
@@ -337,6 +338,17 @@ TEST_F(SeveralModelsTest, AdaptersOfModelsThatComeAndGo) {
   EXPECT_TRUE(is_loaded(0));
   EXPECT_EQ(post("/v1/load_lora_adapter", R"({"lora_name":"x","lora_path":"x"})").status, 400);
   EXPECT_EQ(post("/v1/unload_lora_adapter", R"({"lora_name":"pirate"})").status, 400);
+}
+
+TEST_F(SeveralModelsTest, SettingAScaleLoadsTheModel) {
+  serve();
+  EXPECT_THAT(post("/lora-adapters", "[]").body, HasSubstr("`one`"));
+  EXPECT_EQ(loads, 0);
+  EXPECT_EQ(post("/lora-adapters?model=one", R"([{"id":0,"scale":0.5}])").status, 200);
+  EXPECT_EQ(loads, 1);
+  EXPECT_EQ(get("/lora-adapters?model=one").body, R"([{"id":0,"path":"/pirate","scale":0.5}])");
+  EXPECT_EQ(models->find("one")->default_adapter.name, "pirate");
+  EXPECT_EQ(models->find("two")->default_adapter.name, "");
 }
 
 }  // namespace

@@ -114,10 +114,10 @@ constexpr auto kLlamaSettings = std::to_array<Parameter>({
     {.name = "lora",
      .type = Type::kAny,
      .max_bytes = 64 << 10,
-     .fallback = "what the model's name says",
+     .fallback = "what the model's name or POST /lora-adapters says",
      .help =
-         "an array of adapters as {\"id\", \"scale\"}, with ids of /lora-adapters; one of them may have the scale 1, "
-         "others 0",
+         "an array of adapters as {\"id\", \"scale\"}, with ids of /lora-adapters; one of them may have another scale "
+         "than 0",
      .set = assign<&LlamaFields::lora>},
     refused("id_slot", "[-1]"),
     refused("min_keep", "[0]"),
@@ -214,7 +214,7 @@ Request llama_request(Call& call) {
   // Prefixes are shared among requests of one salt only.
   if (!fields.cache_prompt) call.fields.of<GenerationFields>().cache_salt = "cache_prompt: false, " + random_id();
   Request request = base_request(call);
-  if (fields.lora != nullptr) request.adapter = llama_adapter(call, *fields.lora);
+  if (fields.lora != nullptr) set_adapter(request, llama_adapter(call, *fields.lora));
   request.max_tokens_is_default = gives_way(call, request);
   return request;
 }
