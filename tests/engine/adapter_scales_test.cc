@@ -38,6 +38,7 @@ std::unique_ptr<Engine> engine_with(std::vector<std::string> modules, int max_lo
   EngineOptions o;
   o.model = demo_model();
   o.threads = 2;
+  o.deterministic = true;  // batch-invariant even if a GPU is the default backend
   o.max_model_len = 512;
   o.kv_cache_memory_bytes = int64_t{32} << 20;
   o.max_loras = max_loras;
