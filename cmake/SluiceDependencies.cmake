@@ -29,23 +29,20 @@ sluice_static_library(libedit libedit-dev histedit.h libedit.a libbsd.a libmd.a 
 sluice_static_library(yaml_cpp libyaml-cpp-dev yaml-cpp/yaml.h libyaml-cpp.a)
 sluice_static_library(sqlite libsqlite3-dev sqlite3.h libsqlite3.a)
 sluice_static_library(openssl libssl-dev openssl/ssl.h libssl.a libcrypto.a)
-# Of Open MPI only the header is needed; the program opens the library when it needs it. Without the header, the program
-# refuses to run under mpirun.
-find_path(open_mpi_INCLUDE_DIR mpi.h PATH_SUFFIXES openmpi/include PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
-add_library(open_mpi INTERFACE)
-if(open_mpi_INCLUDE_DIR)
-  target_include_directories(open_mpi SYSTEM INTERFACE ${open_mpi_INCLUDE_DIR})
-else()
-  message(STATUS "mpi.h not found: no --distributed-executor-backend mpi (libopenmpi-dev has it)")
-endif()
-# The same holds for UCX.
-find_path(ucx_INCLUDE_DIR ucp/api/ucp.h)
-add_library(ucx INTERFACE)
-if(ucx_INCLUDE_DIR)
-  target_include_directories(ucx SYSTEM INTERFACE ${ucx_INCLUDE_DIR})
-else()
-  message(STATUS "ucp.h not found: no --kv-transfer-backend ucx (libucx-dev has it)")
-endif()
+# A library of which only the header is needed: the program opens the library when it needs it. Without the header, the
+# program refuses `option`. Further arguments are those of find_path().
+function(sluice_opened_library name package header option)
+  find_path(${name}_INCLUDE_DIR ${header} ${ARGN})
+  add_library(${name} INTERFACE)
+  if(${name}_INCLUDE_DIR)
+    target_include_directories(${name} SYSTEM INTERFACE ${${name}_INCLUDE_DIR})
+  else()
+    message(STATUS "${header} not found: no ${option} (${package} has it)")
+  endif()
+endfunction()
+sluice_opened_library(open_mpi libopenmpi-dev mpi.h "--distributed-executor-backend mpi"
+                      PATH_SUFFIXES openmpi/include PATHS /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE})
+sluice_opened_library(ucx libucx-dev ucp/api/ucp.h "--kv-transfer-backend ucx")
 # Asio and Beast are compiled once instead of in every file that includes them.
 target_compile_definitions(boost_headers INTERFACE BOOST_ASIO_SEPARATE_COMPILATION BOOST_BEAST_SEPARATE_COMPILATION)
 target_link_libraries(boost_headers INTERFACE openssl)

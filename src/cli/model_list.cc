@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <set>
+#include <string>
 
 #include "base/json.h"
 #include "cli/arguments.h"
@@ -111,7 +113,15 @@ std::vector<ModelEntry> read_models(const std::vector<std::string>& models, cons
     }
     if (out[0].names.empty()) out[0].names = server.served_model_name;
   }
+  std::set<std::string> records;
   for (const ModelEntry& entry : out) {
+    const std::string& record = entry.engine.expert_distribution_record;
+    if (!record.empty() && !records.insert(record).second) {
+      throw UsageError(
+          fmt::format("--expert-distribution-record: several models would write {}; give each its own file in the "
+                      "entries of 'models'",
+                      record));
+    }
     if (!entry.names.empty() && entry.names.front() == server::kAnyName) {
       throw UsageError("--served-model-name: '*' stands for any name, and comes after the model's own");
     }

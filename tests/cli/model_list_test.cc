@@ -112,5 +112,15 @@ TEST(ModelList, WhatIsRefused) {
   EXPECT_EQ(error_of({"a"}, {}, server), "");
 }
 
+TEST(ModelList, EachModelRecordsItsExpertsInAFileOfItsOwn) {
+  EngineOptions engine;
+  engine.expert_distribution_record = "loads";
+  EXPECT_EQ(read_models({"a"}, {}, engine, {}).size(), 1u);
+  EXPECT_THROW(read_models({"a", "b"}, {}, engine, {}), UsageError);
+  const std::string own = R"({"model": "b", "expert-distribution-record": "others"})";
+  EXPECT_EQ(read_models({}, {"a", own}, engine, {}).size(), 2u);
+  EXPECT_THROW(read_models({}, {own, own}, {}, {}), UsageError);
+}
+
 }  // namespace
 }  // namespace sluice::cli::model_list_test

@@ -20,15 +20,8 @@ using namespace testing;  // engine/collect.h
 using std::chrono_literals::operator""ms, std::chrono_literals::operator""s;
 
 // Over each way that rows can travel.
-class RowTransfer : public ::testing::TestWithParam<std::string> {
+class RowTransfer : public testing::OverTransports {
  protected:
-  void SetUp() override {
-    if (GetParam() == "tcp") return;
-    std::string missing;
-    ucx_ = testing::load_ucx(missing);
-    if (ucx_ == nullptr) GTEST_SKIP() << missing;
-  }
-
   static EngineOptions options() {
     EngineOptions o;
     o.model = testing::demo_model();
@@ -55,13 +48,6 @@ class RowTransfer : public ::testing::TestWithParam<std::string> {
     o.kv_host_memory_bytes = 64 << 20;
     return o;
   }
-
-  std::unique_ptr<ByteStream> stream_over(std::unique_ptr<TcpStream> connection) const {
-    if (ucx_ == nullptr) return connection;
-    return ucx_->make_stream(std::move(connection));
-  }
-
-  std::unique_ptr<Ucx> ucx_;
 };
 INSTANTIATE_TEST_SUITE_P(Transports, RowTransfer, ::testing::Values("tcp", "ucx"),
                          [](const auto& info) { return info.param; });

@@ -27,19 +27,8 @@ namespace {
 using std::chrono_literals::operator""ms, std::chrono_literals::operator""s;
 using Clock = std::chrono::steady_clock;
 
-class ByteStreams : public ::testing::TestWithParam<std::string> {
+class ByteStreams : public testing::OverTransports {
  protected:
-  void SetUp() override {
-    if (GetParam() == "tcp") return;
-    std::string missing;
-    ucx_ = testing::load_ucx(missing);
-    if (ucx_ == nullptr) GTEST_SKIP() << missing;
-  }
-
-  std::unique_ptr<ByteStream> stream_over(std::unique_ptr<TcpStream> connection) const {
-    if (ucx_ == nullptr) return connection;
-    return ucx_->make_stream(std::move(connection));
-  }
   std::unique_ptr<TcpStream> connect() const {
     return connect_tcp({.host = "127.0.0.1", .port = listener_.port()}, 2s);
   }
@@ -52,7 +41,6 @@ class ByteStreams : public ::testing::TestWithParam<std::string> {
     other.join();
   }
 
-  std::unique_ptr<Ucx> ucx_;
   TcpListener listener_{{.host = "127.0.0.1", .port = 0}, "--listen"};
   std::unique_ptr<ByteStream> near_, far_;
 };

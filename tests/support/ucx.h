@@ -1,9 +1,12 @@
-// UCX in tests.
+// Tests of what travels over TCP and over UCX.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "parallel/ucx.h"
 #include "sluice/error.h"
@@ -11,16 +14,26 @@
 
 namespace sluice::testing {
 
-// null: it cannot be used here, because of `missing`.
-inline std::unique_ptr<Ucx> load_ucx(std::string& missing) {
-  // UCX hooks functions of the C library, which ThreadSanitizer calls where it cannot be entered.
-  if (kSanitized) ::setenv("UCX_MEM_EVENTS", "n", 0);
-  try {
-    return Ucx::load({});
-  } catch (const Error& e) {
-    missing = e.what();
-    return nullptr;
+// The parameter is "tcp" or "ucx".
+class OverTransports : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "tcp") return;
+    // UCX hooks functions of the C library, which ThreadSanitizer calls where it cannot be entered.
+    if (kSanitized) ::setenv("UCX_MEM_EVENTS", "n", 0);
+    try {
+      ucx_ = Ucx::load({});
+    } catch (const Error& e) {
+      GTEST_SKIP() << e.what();
+    }
   }
-}
+
+  std::unique_ptr<ByteStream> stream_over(std::unique_ptr<TcpStream> connection) const {
+    if (ucx_ == nullptr) return connection;
+    return ucx_->make_stream(std::move(connection));
+  }
+
+  std::unique_ptr<Ucx> ucx_;  // null for TCP
+};
 
 }  // namespace sluice::testing

@@ -25,8 +25,7 @@ constexpr double kWorthMoving = 0.95;  // a new placement must lower the largest
 
 [[noreturn]] void refuse_placement(const std::string& message) { throw Error(ErrorCode::kInvalidRequest, message); }
 
-std::string layer_name(const Weights& w) {
-  const std::string& prefix = w.prefix();
+std::string layer_name(const std::string& prefix) {
   return prefix.ends_with('.') ? prefix.substr(0, prefix.size() - 1) : prefix;
 }
 
@@ -98,7 +97,7 @@ void PlacedExperts::start_counts() {
 
 std::shared_ptr<PlacedExperts> ExpertBalancer::add(const Weights& w, const MoeSpec& spec, int hidden) {
   const LoadContext& context = w.context();
-  const std::string name = layer_name(w);
+  const std::string name = layer_name(w.prefix());
   names_.insert(name);
   if (context.elsewhere) return nullptr;
   const int ranks = context.ranks.size, physical = spec.experts + options_.redundant;
@@ -243,8 +242,7 @@ void ExpertBalancer::write_record() const {
   Json counts = Json::object();
   for (const auto& layer : layers_) {
     layer->start_counts();
-    const std::string& prefix = layer->prefix;
-    counts[prefix.ends_with('.') ? prefix.substr(0, prefix.size() - 1) : prefix] = layer->totals;
+    counts[layer_name(layer->prefix)] = layer->totals;
   }
   const std::string text = dump_json({{"logical_count", counts}}) + "\n";
   const std::string unfinished = options_.record + ".unfinished";
