@@ -54,8 +54,8 @@ class Queue {
   Device& device() const { return device_; }
   ThreadPool& threads() const { return threads_; }  // the host's compute threads, for CPU ops and for packing
 
-  // Copies within device memory, or between it and host memory. The host must not touch its side until wait() or
-  // wait_for() returns. The call only returns early for pinned memory (Device::pinned_memory).
+  // Copies within device memory, or between it and pinned host memory (Device::pinned_memory), which a kernel may read
+  // and write. The host must not touch its side until wait() or wait_for() returns.
   virtual void copy_async(void* to, const void* from, size_t bytes);
   // Blocks until everything called before is done.
   virtual void wait() {}

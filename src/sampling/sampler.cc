@@ -119,14 +119,14 @@ SampleResult Sampler::read(const SampleTask& task, const ops::SampledRow& sample
 
 // Lists the first `count` tokens of a row, which the op has no room for.
 void Sampler::list_row(int row, int count) {
-  row_.resize(static_cast<size_t>(vocab_));
-  queue_.copy_async(row_.data(), logits_.slice_rows(row, 1).data, row_.size() * sizeof(float));
+  const size_t bytes = static_cast<size_t>(vocab_) * sizeof(float);
+  if (row_.size() == 0) row_ = Buffer(bytes, queue_.device().pinned_memory());
+  queue_.copy_async(row_.data(), logits_.slice_rows(row, 1).data, bytes);
   queue_.wait();
+  const auto* logits = reinterpret_cast<const float*>(row_.data());
   listed_.clear();
   for (int32_t id = 0; id < vocab_; ++id) {
-    if (row_[static_cast<size_t>(id)] != -std::numeric_limits<float>::infinity()) {
-      listed_.push_back({.id = id, .logit = row_[static_cast<size_t>(id)]});
-    }
+    if (logits[id] != -std::numeric_limits<float>::infinity()) listed_.push_back({.id = id, .logit = logits[id]});
   }
   const auto end = listed_.begin() + std::min<std::ptrdiff_t>(count, static_cast<std::ptrdiff_t>(listed_.size()));
   std::ranges::partial_sort(listed_, end, ops::before);

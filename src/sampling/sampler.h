@@ -45,7 +45,7 @@ class Sampler {
   std::vector<Launch> launches_;
   uint64_t launched_ = 0;              // event after the last launch
   std::vector<ops::TopLogit> listed_;  // the largest logits of one row, in order
-  std::vector<float> row_;             // a row copied to the host
+  Buffer row_;                         // a row copied to the host, in pinned memory
 };
 
 }  // namespace sluice
