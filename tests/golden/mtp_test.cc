@@ -132,11 +132,12 @@ class Mtp : public ::testing::TestWithParam<std::tuple<std::string, std::string,
 
   void append(const Tensor& rows, std::vector<float>& logits) const {
     ASSERT_TRUE(rows.dense());
-    const size_t before = logits.size();
-    logits.resize(before + static_cast<size_t>(rows.shape.elements()));
     ops::Queue& queue = predictor_->context().queue;
-    queue.copy_async(&logits[before], rows.data, rows.bytes());
+    const Buffer copy(rows.bytes(), queue.device().pinned_memory());
+    queue.copy_async(copy.data(), rows.data, rows.bytes());
     queue.wait();
+    const auto* values = reinterpret_cast<const float*>(copy.data());
+    logits.insert(logits.end(), values, values + rows.shape.elements());
   }
 
   void expect_close(const std::vector<float>& logits, const char* name) const {
