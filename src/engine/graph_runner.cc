@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <numeric>
 
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/wide.h"
+#include "engine/model_step.h"
 
 namespace sluice {
 namespace {
@@ -25,6 +25,16 @@ struct TableRows {
   const int32_t* blocks = nullptr;
   size_t rows = 0, width = 0;
 };
+
+// The rows that every sequence has. 0: some have more than others, or not all rows are sampled.
+int rows_of_each(const Batch& batch) {
+  const int sequences = batch.sequences(), rows = sequences > 0 ? batch.size() / sequences : 0;
+  if (rows * sequences != batch.size() || batch.sample_rows.size() != batch.tokens.size()) return 0;
+  for (int i = 0; i < sequences; ++i) {
+    if (batch.query_start[i] != i * rows) return 0;
+  }
+  return rows;
+}
 
 // Copies a block table to one with wider rows and fills the rest of each row with `nobodys`. Returns how many entries
 // are neither -1 nor a block below `nobodys`. A step has thousands of entries, so the check has no branch per entry.
@@ -55,22 +65,29 @@ bool GraphRunner::usable() const {
 
 bool GraphRunner::takes(const Batch& batch) const {
   if (!batch.adapters.empty() && !loaded_.adapters->plain()) return false;
-  return usable() && !batch.wants_hidden && batch.given.empty() && batch.size() > 0 &&
-         batch.size() == batch.sequences() && batch.sample_rows.size() == batch.kv_len.size();
+  if (!usable() || batch.wants_hidden != keeps_hidden(loaded_) || !batch.given.empty()) return false;
+  const int rows = rows_of_each(batch);
+  return rows >= 1 && rows <= most_rows();
 }
 
-int GraphRunner::most_sequences() const {
-  return static_cast<int>(std::min<int64_t>(loaded_.plan.max_num_seqs, loaded_.plan.step_tokens));
+int GraphRunner::most_rows() const {
+  return std::min(1 + (loaded_.plan.drafts ? loaded_.plan.drafts->tokens : 0), loaded_.plan.max_model_len);
+}
+
+int GraphRunner::most_sequences(int rows) const {
+  const LoadPlan& plan = loaded_.plan;
+  return std::min(plan.max_num_seqs, std::min(plan.step_tokens, plan.logit_rows) / rows);
 }
 
 // Rounds the number of sequences up to a multiple (8 up to 64, then 32; powers of 2 up to 4), and the blocks up to a
 // power of 2.
-GraphRunner::Size GraphRunner::size_for(int sequences, int blocks, bool adapters) const {
+GraphRunner::Size GraphRunner::size_for(int sequences, int rows, int blocks, bool adapters) const {
   const LoadPlan& plan = loaded_.plan;
   const auto power = [](int n) { return static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))); };
   const int padded = sequences <= 4 ? power(sequences) : whole(sequences, sequences <= 64 ? 8 : 32);
   const int most_blocks = (plan.max_model_len + plan.block_size - 1) / plan.block_size;
-  return {.sequences = std::min(padded, most_sequences()),
+  return {.sequences = std::min(padded, most_sequences(rows)),
+          .rows = rows,
           .blocks = std::min(std::max(power(blocks), kFewestBlocks), most_blocks),
           .adapters = adapters};
 }
@@ -80,53 +97,59 @@ void GraphRunner::prepare() {
   const auto begin = std::chrono::steady_clock::now();
   Memory& memory = loaded_.plan.device->memory();
   const size_t free = memory.available();
-  for (int n = 1; n <= most_sequences(); n = size_for(n, 1, false).sequences + 1) step(size_for(n, 1, false));
+  for (const int rows : std::set<int>{1, most_rows()}) {
+    for (int n = 1; n <= most_sequences(rows); n = size_for(n, rows, 1, false).sequences + 1) {
+      step(size_for(n, rows, 1, false));
+    }
+  }
   const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
   log::info("{} sizes of decode steps captured as graphs in {:.0f} ms, {} of device memory", steps_.size(),
             took.count(), format_bytes(free - std::min(free, memory.available())));
 }
 
-// Pads the batch to `size.sequences` rows and writes it where the graph of that size reads its inputs.
+// Pads the batch to `size.sequences` sequences and writes it where the graph of that size reads its inputs.
 BatchView GraphRunner::place(const Batch& batch, Size size, const Tensor& sampled) {
   const LoadPlan& plan = loaded_.plan;
   const auto all = static_cast<size_t>(size.sequences), have = batch.kv_len.size();
+  const auto rows = static_cast<size_t>(size.rows), all_rows = all * rows, have_rows = have * rows;
   inputs_.begin();
-  const auto add = [&](std::span<const int32_t> own, int32_t nobodys) -> Indices {
-    const StepInputs::List list = inputs_.add(all);
+  const auto add = [&](std::span<const int32_t> own, size_t count, int32_t nobodys) -> Indices {
+    const StepInputs::List list = inputs_.add(count);
     std::ranges::fill(std::ranges::copy(own, list.host.begin()).out, list.host.end(), nobodys);
     return list;
   };
-  const auto add_counted = [&](size_t count) -> Indices {
+  const auto add_counted = [&](size_t count, int32_t step) -> Indices {
     const StepInputs::List list = inputs_.add(count);
-    std::iota(list.host.begin(), list.host.end(), 0);
+    for (size_t i = 0; i < count; ++i) list.host[i] = static_cast<int32_t>(i) * step;
     return list;
   };
   BatchView view;
-  view.tokens = add(batch.tokens, 0);
-  view.positions = add(batch.positions, 0);
-  view.kv_len = add(batch.kv_len, 1);
-  view.query_start = add_counted(all + 1);
-  view.sample_rows = add_counted(all);
-  if (plan.shape.token_types) view.types = add(batch.types, 0);
-  if (plan.state_slots > 0) view.state_slots = add(batch.state_slots, plan.state_slots);
-  if (size.adapters) view.adapters = view.sample_adapters = add(batch.adapters, -1);
+  view.wants_hidden = keeps_hidden(loaded_);
+  view.tokens = add(batch.tokens, all_rows, 0);
+  view.positions = add(batch.positions, all_rows, 0);
+  view.kv_len = add(batch.kv_len, all, size.rows);
+  view.query_start = add_counted(all + 1, size.rows);
+  view.sample_rows = add_counted(all_rows, 1);
+  if (plan.shape.token_types) view.types = add(batch.types, all_rows, 0);
+  if (plan.state_slots > 0) view.state_slots = add(batch.state_slots, all, plan.state_slots);
+  if (size.adapters) view.adapters = view.sample_adapters = add(batch.adapters, all_rows, -1);
 
   const size_t groups = plan.kv.groups.size(), width = static_cast<size_t>(size.blocks);
-  const StepInputs::List slots = inputs_.add(all * groups), table = inputs_.add(all * width * groups);
+  const StepInputs::List slots = inputs_.add(all_rows * groups), table = inputs_.add(all * width * groups);
   const int32_t *own_slots = batch.slots.data(), *own_table = batch.block_table.data();
   int32_t *slot = slots.host.data(), *row = table.host.data();
   for (const BlockGroup& group : plan.kv.groups) {
     const int32_t nobodys = plan.blocks * group.ids_per_block;
-    slot = std::fill_n(std::copy_n(own_slots, have, slot), all - have, nobodys * plan.block_size);
+    slot = std::fill_n(std::copy_n(own_slots, have_rows, slot), all_rows - have_rows, nobodys * plan.block_size);
     const TableRows own = {.blocks = own_table, .rows = have, .width = static_cast<size_t>(batch.block_table_stride)};
     CHECK(own.width <= width && copy_rows(own, row, width, nobodys) == 0, "a block beyond {}", nobodys);
     std::fill_n(row + have * width, (all - have) * width, nobodys);
-    own_slots += have, own_table += have * own.width, row += all * width;
+    own_slots += have_rows, own_table += have * own.width, row += all * width;
   }
   view.slots = slots, view.block_table = table, view.block_table_stride = size.blocks;
 
   Indices from_sample;  // must be the last list: the others are then at the same addresses in steps without it
-  if (!batch.from_sample.empty()) from_sample = add(batch.from_sample, -1);
+  if (!batch.from_sample.empty()) from_sample = add(batch.from_sample, all_rows, -1);
   inputs_.send();
   inputs_.feed_sampled(context_, view.tokens, from_sample, sampled);
   return view;
@@ -150,19 +173,20 @@ void GraphRunner::check(const Batch& batch) const {
 GraphRunner::Step GraphRunner::capture(Size size) {
   const LoadPlan& plan = loaded_.plan;
   BatchView view = place({}, size, {});  // holds the device addresses of the indices for this size
-  std::vector<int32_t> lengths(static_cast<size_t>(size.sequences), 1);
+  const std::vector<int32_t> lengths(static_cast<size_t>(size.sequences), size.rows);
   view.prompt_len = lengths;
-  if (warm_.emplace(size.sequences, size.adapters)
-          .second) {  // libraries initialize themselves in a step that is not captured
+  Size any_blocks = size;
+  any_blocks.blocks = 0;
+  if (warm_.insert(any_blocks).second) {  // libraries initialize themselves in a step that is not captured
     context_.arena.reset();
-    loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+    run_model(loaded_, context_, view);
   }
   const std::vector<int32_t> longest(lengths.size(), std::min(size.blocks * plan.block_size, plan.max_model_len));
   view.kv_len = Indices(longest, view.kv_len.device);
   Step step;
   step.graph = plan.queue->capture([&] {
     context_.arena.reset();
-    step.output = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
+    step.output = run_model(loaded_, context_, view);
   });
   return step;
 }
@@ -182,15 +206,13 @@ void GraphRunner::drop_outdated_steps() {
 }
 
 StepOutput GraphRunner::forward(const Batch& batch, const Tensor& sampled) {
-  const Size size = size_for(batch.sequences(), batch.block_table_stride, !batch.adapters.empty());
+  const Size size = size_for(batch.sequences(), rows_of_each(batch), batch.block_table_stride, !batch.adapters.empty());
   if (size.adapters) drop_outdated_steps();
   const Step& ready = step(size);
   check(batch);
   place(batch, size, sampled);
   ready.graph->launch();
-  const auto rows_of = [&](const Tensor& all) {
-    return all.data != nullptr ? all.slice_rows(0, batch.sequences()) : all;
-  };
+  const auto rows_of = [&](const Tensor& all) { return all.data != nullptr ? all.slice_rows(0, batch.size()) : all; };
   return {.logits = rows_of(ready.output.logits), .hidden = rows_of(ready.output.hidden)};
 }
 

@@ -1,7 +1,7 @@
-// Runs decode steps, in which every sequence computes one token, as captured graphs if the backend can capture them.
-// A step then costs the host one launch, whatever the model's depth. Batches are padded to the sizes that were
-// captured. The padding rows belong to a sequence of their own; its keys, values and states go to a spare block and a
-// spare slot that no other sequence uses.
+// Runs decode steps as captured graphs if the backend can capture them. In a decode step every sequence computes one
+// token, or one and drafted tokens, as many as every other sequence. A step then costs the host one launch, whatever
+// the model's depth. Batches are padded to the sizes that were captured. The padding rows belong to sequences of their
+// own; their keys, values and states go to a spare block and a spare slot that no other sequence uses.
 //
 // Steps in which rows have adapters have graphs of their own, with the changes to those layers that some adapter has
 // changed so far. When that becomes true of another layer, these graphs are captured anew. Adapters that do more than
@@ -21,10 +21,11 @@ class GraphRunner {
  public:
   GraphRunner(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs);
 
-  // Captures the graphs for every number of short sequences. Graphs for longer sequences are captured on first use.
+  // Captures the graphs for every number of short sequences, without drafts and with the longest ones. Graphs for
+  // longer sequences and other drafts are captured on first use.
   void prepare();
   // Returns whether forward() can run the batch: a decode step that samples every row, on a backend and model that can
-  // be captured.
+  // be captured. It wants hidden states exactly if layers continue the model.
   bool takes(const Batch& batch) const;
   // Like Model::forward() on the batch's rows. The output is at the same address for all batches of the same padded
   // size. `sampled`: see StepInputs.
@@ -33,6 +34,7 @@ class GraphRunner {
  private:
   struct Size {
     int sequences = 0;
+    int rows = 1;           // of every sequence
     int blocks = 0;         // blocks of the longest sequence
     bool adapters = false;  // some row may have one
     auto operator<=>(const Size&) const = default;
@@ -43,8 +45,9 @@ class GraphRunner {
   };
 
   bool usable() const;
-  int most_sequences() const;  // most sequences of one step
-  Size size_for(int sequences, int blocks, bool adapters) const;
+  int most_rows() const;               // of a sequence
+  int most_sequences(int rows) const;  // of one step
+  Size size_for(int sequences, int rows, int blocks, bool adapters) const;
   void drop_outdated_steps();
   BatchView place(const Batch& batch, Size size, const Tensor& sampled);
   void check(const Batch& batch) const;
@@ -55,8 +58,8 @@ class GraphRunner {
   ops::Ctx& context_;
   StepInputs& inputs_;
   std::map<Size, Step> steps_;
-  std::set<std::pair<int, bool>> warm_;  // sequences, with adapters: for which a step has run without capture
-  int changed_layers_ = 0;               // those that adapters had changed when the steps with adapters were captured
+  std::set<Size> warm_;     // for which a step has run without capture, with any number of blocks (0)
+  int changed_layers_ = 0;  // those that adapters had changed when the steps with adapters were captured
 };
 
 }  // namespace sluice

@@ -110,10 +110,6 @@ void plan_drafts(const std::string& model, LoadPlan& plan) {
 
 size_t plan_draft(const EngineOptions& options, LoadPlan& plan, const Model& model) {
   if (!plan.drafts || (plan.drafts->model.empty() && !plan.drafts->own_layers)) return 0;
-  if (plan.drafts->own_layers && !plan.backend->can.own_layer_drafts) {
-    refuse_drafts(
-        fmt::format("layers of the model do not draft on backend {} (expected a CPU's backend)", plan.backend->name));
-  }
   DraftSizes sizes;
   try {
     plan.draft = std::make_shared<const LoadPlan>(plan_draft_model(options, plan, model, sizes));

@@ -5,19 +5,12 @@
 #include <utility>
 
 #include "engine/batch_message.h"
-#include "nn/hidden_input.h"
+#include "engine/model_step.h"
 #include "nn/moe/balancer.h"
 
 namespace sluice {
 
 namespace {
-
-// Layers that continue the model also keep hidden states of their own.
-const KvCache::Layer* kept_hidden(const LoadedModel& loaded) {
-  const LoadedModel& with_layers = loaded.draft != nullptr ? *loaded.draft : loaded;
-  const int layer = with_layers.plan.shape.kept_hidden;
-  return layer < 0 ? nullptr : &with_layers.kv->layer(layer);
-}
 
 // Flattens the pairs of block copies to one list of indices.
 template <class Copy>
@@ -38,7 +31,6 @@ int stage_parts(int rows, int stages) {
 Runner::Runner(LoadedModel& loaded, Role role)
     : loaded_(loaded),
       role_(role),
-      kept_hidden_(kept_hidden(loaded)),
       context_{*loaded.plan.queue, *loaded.arena},
       inputs_(loaded.plan),
       graph_runner_(loaded, context_, inputs_) {
@@ -148,11 +140,7 @@ StepOutput Runner::run_here(const Batch& batch, const Tensor& sampled) {
 
 StepOutput Runner::forward_here(const Batch& batch, const Tensor& sampled) {
   const BatchView view = inputs_.place(context_, batch, sampled);
-  const StepOutput output = loaded_.model->forward(context_, view, *loaded_.kv, *loaded_.states);
-  if (batch.wants_hidden && kept_hidden_ != nullptr) {
-    keep_hidden(context_, *kept_hidden_, view.slots_of(kept_hidden_->group), output.hidden);
-  }
-  return output;
+  return run_model(loaded_, context_, view);
 }
 
 // The last stage collects the results of all parts before it sends them to rank 0. Rank 0 can therefore hand on all

@@ -64,7 +64,6 @@ class Runner {
 
   LoadedModel& loaded_;
   const Role role_;
-  const KvCache::Layer* const kept_hidden_;  // where hidden states are kept; null: no layers continue the model
   ops::Ctx context_;
   StepInputs inputs_;
   GraphRunner graph_runner_;

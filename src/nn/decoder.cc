@@ -226,13 +226,14 @@ class DecoderLm final : public Model {
       stage_.send(c, auxiliary);
       return {};
     }
+    const bool normed_hidden = batch.wants_hidden && shape_.hidden > 0 && head_->outputs() > 0 && !hidden_input_;
+    if (normed_hidden && !spec_.names.norm.empty()) norm_.in_place(c, x);
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
     ops::gather_rows(c, rows, x, batch.sample_rows);
     adapters.use_sample_rows();
     if (auxiliary_stream_ != nullptr) auxiliary_stream_->end(c, batch, auxiliary, rows);
-    if (!spec_.names.norm.empty()) norm_.in_place(c, rows);
+    if (!normed_hidden && !spec_.names.norm.empty()) norm_.in_place(c, rows);
     if (head_->outputs() == 0) return {.hidden = rows};
-    if (batch.wants_hidden && !spec_.names.norm.empty() && !hidden_input_) norm_.in_place(c, x);
     const Tensor logits = (*head_)(c, spec_.embedding_dim > 0 ? project_out_(c, rows) : rows);
     if (spec_.logit_scale != 1.0f) ops::map(c, logits, ops::Map::kScale, spec_.logit_scale);
     if (spec_.logit_soft_cap > 0) ops::map(c, logits, ops::Map::kSoftCap, spec_.logit_soft_cap);

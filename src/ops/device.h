@@ -88,7 +88,6 @@ struct Capabilities {
   // The 8-bit types that the KV cache may have: kFloat8E4M3 and kFloat8E5M2 without scales, kInt8 with one scale per
   // vector.
   std::vector<DType> narrow_caches{};
-  bool own_layer_drafts = true;  // layers of a model that predict further tokens may draft for it
 };
 
 // One device, opened. Thread-safe.

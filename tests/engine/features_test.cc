@@ -158,7 +158,6 @@ Engine& engine_for(unsigned place) {
     static const TempFolder folder;
     o.model = folder / "model";
     if (!std::filesystem::exists(o.model)) write_prediction_model(o.model);
-    o.backend = prediction_backend();
     o.speculative_config = R"({"method": "mtp", "num_speculative_tokens": 2})";
   }
   const int token_bytes = 2048 + ((place & kDraftModel) != 0 ? 512 : (place & kPrediction) != 0 ? 1024 : 0);

@@ -11,7 +11,6 @@
 #include "engine/collect.h"
 #include "formats/checkpoint.h"
 #include "formats/safetensors.h"
-#include "ops/device.h"
 
 namespace sluice::testing {
 
@@ -20,12 +19,6 @@ enum class Layers {
   kEmpty,    // no layer adds anything: the next token follows from the last one, and every prediction is right
   kMissing,  // there is no predicting layer, though the configuration says so
 };
-
-// The default backend if layers of the model draft on it, else that of the CPU.
-inline std::string prediction_backend() {
-  const ops::Backend& fastest = ops::select_backend();
-  return std::string((fastest.can.own_layer_drafts ? fastest : ops::select_host_backend()).name);
-}
 
 inline void write_prediction_model(const std::string& folder, Layers layers = Layers::kTrained) {
   namespace fs = std::filesystem;

@@ -6,6 +6,8 @@
 // those of separate launches. The worst row is compared; with experts the best row, because a row whose two experts'
 // scores are nearly equal may go to either one (in cohere2_moe-2 they differ by 4e-5), and all later rows see the
 // difference.
+//
+// Steps that verify drafts run in that kernel, too, but for their attention. They are computed two tokens at a time.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -22,24 +24,28 @@ namespace {
 
 class Programs : public ::testing::TestWithParam<std::string> {};
 
-// Errors of the rows of the first text.
-struct Errors {
-  double best, worst;
-};
-Errors errors_of(const ArchGolden& golden, const char* decode_kernel, int ranks = 1) {
-  setenv("SLUICE_CUDA_DECODE_KERNEL", decode_kernel, 1);
+EngineOptions options_for(const ArchGolden& golden, int ranks = 1) {
   EngineOptions options;
   options.model = golden.checkpoint();
   options.dtype = "bfloat16";
   options.kv_cache_memory_bytes = 16 << 20;
   options.max_num_seqs = 4;
   options.tensor_parallel_size = ranks;
+  return options;
+}
+
+// Errors of the rows of the first text.
+struct Errors {
+  double best, worst;
+};
+Errors errors_of(EngineOptions options, const ArchGolden& golden, const char* decode_kernel, int rows = 1) {
+  setenv("SLUICE_CUDA_DECODE_KERNEL", decode_kernel, 1);
   RankGroup group(options);
   const std::vector<int32_t> ids = golden.ids("ids_0");
   const Tensor want = golden.logits("logits_0");
   std::vector<double> errors;
   for_each_logits(
-      group.runner(), group.plan(), options.block_size, ids, 1, [&](int position, std::span<const float> row) {
+      group.runner(), group.plan(), options.block_size, ids, rows, [&](int position, std::span<const float> row) {
         errors.push_back(relative_error(row.data(), want.f32() + position * want.row_stride, want.shape[1]));
       });
   unsetenv("SLUICE_CUDA_DECODE_KERNEL");
@@ -67,7 +73,8 @@ TEST_P(Programs, AreAsExactAsLaunches) {
   if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
   if (!runs_on(GetParam(), ops::select_backend(""))) GTEST_SKIP() << "it lacks ops of " << GetParam();
   const ArchGolden golden(GetParam());
-  expect_as_exact(golden, errors_of(golden, "0"), errors_of(golden, "1"));
+  const EngineOptions options = options_for(golden);
+  expect_as_exact(golden, errors_of(options, golden, "0"), errors_of(options, golden, "1"));
 }
 
 // Sums over the ranks are a part of the kernel.
@@ -75,7 +82,19 @@ TEST_P(Programs, OfRanksAreAsExactAsLaunchesOfOneProcess) {
   if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
   if (!runs_on(GetParam(), ops::select_backend(""))) GTEST_SKIP() << "it lacks ops of " << GetParam();
   const ArchGolden golden(GetParam());
-  expect_as_exact(golden, errors_of(golden, "0"), errors_of(golden, "1", 2));
+  expect_as_exact(golden, errors_of(options_for(golden), golden, "0"), errors_of(options_for(golden, 2), golden, "1"));
+}
+
+TEST_P(Programs, WithDraftsAreAsExactAsLaunches) {
+  if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
+  if (!runs_on(GetParam(), ops::select_backend(""))) GTEST_SKIP() << "it lacks ops of " << GetParam();
+  const ArchGolden golden(GetParam());
+  EngineOptions options = options_for(golden);
+  ThreadPool pool(1);
+  if (!plan_load(options, pool).shape.state.empty()) GTEST_SKIP() << GetParam() << " has no drafts";
+  const Errors launches = errors_of(options, golden, "0");
+  options.speculative_config = R"({"method": "ngram", "num_speculative_tokens": 1})";
+  expect_as_exact(golden, launches, errors_of(options, golden, "1", 2));
 }
 
 std::vector<std::string> names() { return captures() ? golden_names(arch_goldens()) : std::vector<std::string>{"all"}; }

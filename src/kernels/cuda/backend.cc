@@ -448,8 +448,7 @@ constexpr ops::Backend backend(std::string_view name, int rank) {
                   .collectives = true,
                   .batch_invariant = !tensor,
                   .rounds_attention = tensor,
-                  .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8},
-                  .own_layer_drafts = false},
+                  .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}},
           .batch_invariant_backend = "cuda-exact"};
 }
 

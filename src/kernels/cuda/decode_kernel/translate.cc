@@ -101,7 +101,7 @@ class Translation {
   size_t take(const RopeOp& op) {
     if (const size_t taken = take_attention(op, nullptr, nullptr); taken > 0) return taken;
     const std::optional<KernelTypes> types = types_with(op.args.k_cache.dtype, false);
-    if (!few_rows(op.args.q) || !types || !has_room(1)) return 0;
+    if (!few_rows(op.args.q) || op.args.q.shape[1] == 0 || !types || !has_room(1)) return 0;
     run_.types = *types;
     add(Kind::kRope, &Instruction::rotation, rope_of(op));
     return 1;
