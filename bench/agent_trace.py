@@ -23,7 +23,6 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
 from serving import Server  # noqa: E402
 
-NEW_TOKENS, ANSWER_TOKENS, FIRST_TOKENS, OTHER_TOKENS = 32, 12, 64, 256
 VOCABULARY = range(300, 8000)  # no special tokens
 
 
@@ -66,10 +65,10 @@ class Trace:
 
     async def agent(self, number):
         source = random.Random(number)
-        prompt, known = source.choices(VOCABULARY, k=FIRST_TOKENS), 0
+        prompt, known = source.choices(VOCABULARY, k=self.arguments.first_tokens), 0
         await asyncio.sleep(source.uniform(0, 60) * self.arguments.scale)
         for turn in range(self.arguments.turns):
-            fields = {"prompt": prompt, "max_tokens": ANSWER_TOKENS}
+            fields = {"prompt": prompt, "max_tokens": self.arguments.answer_tokens}
             if self.sessions:
                 fields["session_id"] = f"agent-{number}"
             answer, cached, first = await self.complete(fields)
@@ -78,14 +77,14 @@ class Trace:
             if turn > 0:
                 self.first_tokens.append(first)
             known = len(prompt) + len(answer) - 1
-            prompt = prompt + answer + source.choices(VOCABULARY, k=NEW_TOKENS)
+            prompt = prompt + answer + source.choices(VOCABULARY, k=self.arguments.new_tokens)
             await asyncio.sleep(source.uniform(1, 60) * self.arguments.scale)
         self.left -= 1
 
     async def others(self):
         source = random.Random(-1)
         while self.left > 0:
-            prompt = source.choices(VOCABULARY, k=OTHER_TOKENS)
+            prompt = source.choices(VOCABULARY, k=self.arguments.other_tokens)
             await self.complete({"prompt": prompt, "max_tokens": 1})
             await asyncio.sleep(self.arguments.other_gap * self.arguments.scale)
 
@@ -110,14 +109,19 @@ def main():
     parser.add_argument("--model", help="its name there")
     parser.add_argument("--agents", type=int, default=200)
     parser.add_argument("--turns", type=int, default=40)
+    parser.add_argument("--first-tokens", type=int, default=64, help="of an agent's first prompt")
+    parser.add_argument("--new-tokens", type=int, default=32, help="that a turn adds to the last one and its answer")
+    parser.add_argument("--answer-tokens", type=int, default=12)
+    parser.add_argument("--other-tokens", type=int, default=256, help="of a prompt that no agent sends")
     parser.add_argument("--others", type=int, default=4, help="streams of other prompts")
     parser.add_argument("--other-gap", type=float, default=1.0, help="seconds between their prompts")
     parser.add_argument("--scale", type=float, default=0.05, help="of all seconds")
     parser.add_argument("--concurrency", type=int, default=64, help="requests at a time")
+    parser.add_argument("--only-sessions", action="store_true", help="leave out the run without sessions")
     parser.add_argument("--cache", default="768M", help="KV cache of the servers that are started")
     arguments = parser.parse_args()
     rows = []
-    for sessions in (False, True):
+    for sessions in (True,) if arguments.only_sessions else (False, True):
         if arguments.url:
             rows.append(asyncio.run(Trace(arguments, arguments.url, arguments.model, sessions).run()))
             continue
