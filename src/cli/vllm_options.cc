@@ -316,7 +316,7 @@ constexpr ForeignOption kOptions[] = {
     {"data-parallel-multi-port-external-lb", kFlag, kRefused, "", kOneProcess, "", "off"},
     {"enable-expert-parallel", kFlag, kWorks, "enable-expert-parallel", "with ranks on CPUs", "-ep"},
     {"enable-ep-weight-filter", kFlag, kRefused, "", kExperts, "", "off"},
-    {"enable-eplb", kFlag, kWorks, "enable-eplb", "with ranks on CPUs (scale-out.md)"},
+    {"enable-eplb", kFlag, kWorks, "enable-eplb", "with --enable-expert-parallel (scale-out.md)"},
     {"eplb-config", kJson, kWorks, "eplb-config", "use_async, policy and communicator have one value (scale-out.md)"},
     {"num-redundant-experts", kValue, kRefused, "", kBalance, "", "0"},
     {"eplb-window-size", kValue, kRefused, "", kBalance},

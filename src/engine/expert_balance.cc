@@ -141,8 +141,7 @@ void refuse_alone(const EngineOptions& o) {
 
 }  // namespace
 
-std::unique_ptr<ExpertBalancer> make_balancer(const EngineOptions& o, const ops::Backend& backend,
-                                              bool host_accessible) {
+std::unique_ptr<ExpertBalancer> make_balancer(const EngineOptions& o) {
   if (!o.enable_eplb) {
     refuse_alone(o);
     return nullptr;
@@ -150,10 +149,6 @@ std::unique_ptr<ExpertBalancer> make_balancer(const EngineOptions& o, const ops:
   const auto cannot = [](const std::string& message) { refuse_option("enable-eplb", message); };
   if (!o.enable_expert_parallel || o.tensor_parallel_size < 2) {
     cannot("needs --enable-expert-parallel and a --tensor-parallel-size of 2 or more");
-  }
-  if (!host_accessible) {
-    cannot(fmt::format("backend {} cannot choose physical experts (expected a backend of CPUs such as cpu-avx512)",
-                       backend.name));
   }
   if ((o.enable_lora || !o.lora_modules.empty()) && o.lora_experts) {
     cannot("adapters change experts in order only (expected --no-lora-experts beside --enable-lora)");

@@ -483,7 +483,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
 
   const std::unique_ptr<LoraSites> sites = make_sites(plan, /*dry=*/true);
   LoadContext context = context_for(options, plan, sites.get(), /*dry=*/true);
-  const std::unique_ptr<ExpertBalancer> balancer = make_balancer(options, *plan.backend, host_accessible);
+  const std::unique_ptr<ExpertBalancer> balancer = make_balancer(options);
   context.balancer = balancer.get();
   const std::unique_ptr<Model> model = build_model(plan, context, options.max_model_len);
   if (balancer != nullptr) balancer->check();
@@ -612,7 +612,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   context.packed = loaded.packed;
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (events.progress) context.progress = [&](size_t done) { events.progress(static_cast<double>(done) / total); };
-  loaded.balancer = make_balancer(options, *plan.backend, plan.device->memory().host_accessible());
+  loaded.balancer = make_balancer(options);
   context.balancer = loaded.balancer.get();
   loaded.model = build_model(plan, context, plan.max_model_len);
   if (loaded.balancer != nullptr) loaded.balancer->start(context);

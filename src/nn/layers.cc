@@ -53,6 +53,11 @@ void PackedWeight::pack(LoadContext& context, int64_t row, const Tensor& matrix)
   context.ops.matmul.at(view_.dtype).pack(context.queue, view_, row, matrix);
 }
 
+void PackedWeight::clear(LoadContext& context, int64_t row, int64_t rows) {
+  const ops::MatmulKernels& kernels = context.ops.matmul.at(view_.dtype);
+  if (kernels.clear != nullptr) kernels.clear(context.queue, view_, row, rows);
+}
+
 namespace {
 
 // Rows of the checkpoint in output order. Has no data in a dry run or if the tensor is missing.

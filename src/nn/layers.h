@@ -24,6 +24,7 @@ class PackedWeight {
                ops::InputRounding rounding = ops::InputRounding::kNone);
   // Packs outputs from `row` on. Does nothing unless context.packs(), or if the matrix has no data (a missing tensor).
   void pack(LoadContext& context, int64_t row, const Tensor& matrix);
+  void clear(LoadContext& context, int64_t row, int64_t rows);  // whole panels, before they are packed again
   const ops::Weight& view() const { return view_; }
 
  private:

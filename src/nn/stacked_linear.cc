@@ -37,6 +37,14 @@ StackedLinear::StackedLinear(const Weights& w, const std::string& name, int coun
   }
 }
 
+void StackedLinear::set_bias(const LoadContext& context, std::span<const float> bias) {
+  if (bias_.empty()) {
+    bias_ = Vector(context, bias);
+  } else {
+    bias_.replace(context, bias);
+  }
+}
+
 void StackedLinear::set_bias_of_sum(const LoadContext& context, std::span<const float> bias) {
   std::vector<float> all;
   for (int i = 0; i < count_; ++i) all.insert(all.end(), bias.begin(), bias.end());
@@ -46,6 +54,11 @@ void StackedLinear::set_bias_of_sum(const LoadContext& context, std::span<const 
 void StackedLinear::pack(LoadContext& context, int i, int64_t row, const Tensor& matrix) {
   CHECK(i >= 0 && i < count_ && row + matrix.rows() <= outputs_, "rows {} + {} of matrix {}", row, matrix.rows(), i);
   weight_.pack(context, i * ops::stacked_outputs(outputs_) + row, matrix);
+}
+
+void StackedLinear::clear(LoadContext& context, int i) {
+  const int64_t rows = ops::stacked_outputs(outputs_);
+  weight_.clear(context, i * rows, rows);
 }
 
 void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Tensor& rows,

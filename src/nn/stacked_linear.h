@@ -19,9 +19,9 @@ class StackedLinear {
   // Packs rows from `row` on of matrix i. Does nothing unless context.packs(), or if the matrix has no data (a missing
   // tensor).
   void pack(LoadContext& context, int i, int64_t row, const Tensor& matrix);
-  void set_bias(const LoadContext& context, std::span<const float> bias) {
-    bias_ = Vector(context, bias);
-  }  // [count, outputs]
+  void clear(LoadContext& context, int i);  // before another matrix i is packed
+  // [count, outputs]. Another call replaces them.
+  void set_bias(const LoadContext& context, std::span<const float> bias);
   // [outputs]: a bias for the sum of experts whose weights add up to one.
   void set_bias_of_sum(const LoadContext& context, std::span<const float> bias);
 

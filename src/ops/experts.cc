@@ -1,6 +1,7 @@
 // Checked calls of the ops on experts and heads. They check shapes but not the contents of index tensors (experts,
 // places), because an op computed these, perhaps on another device.
 #include "ops/checks.h"
+#include "ops/physical_experts.h"
 
 namespace sluice::ops {
 namespace {
@@ -40,6 +41,15 @@ void route(Ctx& ctx, const RouteArgs& args) {
     check_matrix(args.given, "given", rows, r.top_k);
   }
   ctx.ops.route(ctx.queue, args);
+}
+
+void choose_physical(Ctx& ctx, const PhysicalExpertsArgs& args) {
+  check_matrix(args.logits, "logits", -1, -1);
+  const int64_t rows = args.logits.shape[0];
+  CHECK(args.experts.shape.rank() == 2 && args.experts.shape[0] == rows, "experts is {}", args.experts.shape.str());
+  check_list(args.experts, "experts", args.experts.shape.elements());
+  CHECK(args.first != nullptr && args.physical != nullptr && args.counts != nullptr);
+  ctx.ops.choose_physical(ctx.queue, args);
 }
 
 void group_by_expert(Ctx& ctx, const GroupByExpertArgs& args) {

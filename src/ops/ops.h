@@ -33,7 +33,8 @@ namespace sluice::ops {
 
 struct SampleArgs;  // ops/sample.h
 struct FeedSampledArgs;
-struct CompressionOps;  // ops/compression.h
+struct PhysicalExpertsArgs;  // ops/physical_experts.h
+struct CompressionOps;       // ops/compression.h
 
 // The extra rounding a matmul may apply to its inputs, beyond what its kernels always do. Kernels for few rows may skip
 // it.
@@ -415,6 +416,8 @@ struct MatmulKernels {
   // Calls may write the rows in any order and from several tensors (q, k and v of one fused weight), each row once.
   // Rows that are never written stay zero, because the memory is zeroed.
   void (*pack)(Queue& queue, const Weight& into, int64_t row, const Tensor& from) = nullptr;
+  // Zeroes rows from `row` on, whole panels, so that others can be packed there. Null: pack() replaces rows.
+  void (*clear)(Queue& queue, const Weight& into, int64_t row, int64_t rows) = nullptr;
   void (*matmul)(Queue& queue, const MatmulArgs& args) = nullptr;
   // The rounding of x in these kernels. 0: x is fp32, or rounded to the type of the weights. Otherwise each block of
   // this many inputs of a row is rounded to the nearest multiples (-127 .. 127) of its largest magnitude / 127;
@@ -466,6 +469,7 @@ struct OpTable {
   void (*feed_sampled)(Queue&, const FeedSampledArgs&) = nullptr;
   void (*pooling)(Queue&, const PoolingArgs&) = nullptr;
   void (*route)(Queue&, const RouteArgs&) = nullptr;
+  void (*choose_physical)(Queue&, const PhysicalExpertsArgs&) = nullptr;
   void (*group_by_expert)(Queue&, const GroupByExpertArgs&) = nullptr;
   void (*expert_matmul)(Queue&, const MatmulKernels&, const ExpertMatmulArgs&) = nullptr;
   void (*head_matmul)(Queue&, const MatmulKernels&, const HeadMatmulArgs&) = nullptr;
@@ -499,8 +503,9 @@ struct Slot {
   SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand)
 // One kernel for all instruction sets: that of the reference or of kernels/cpu/dispatch.
 #define SLUICE_SHARED_SLOTS(SLOT) \
-  SLOT(copy_rows) SLOT(feed_sampled) SLOT(pooling) SLOT(route) SLOT(group_by_expert) SLOT(expert_matmul) \
-  SLOT(head_matmul) SLOT(matrix_slots) SLOT(all_reduce) SLOT(all_gather) SLOT(broadcast) SLOT(send) SLOT(receive)
+  SLOT(copy_rows) SLOT(feed_sampled) SLOT(pooling) SLOT(route) SLOT(choose_physical) SLOT(group_by_expert) \
+  SLOT(expert_matmul) SLOT(head_matmul) SLOT(matrix_slots) SLOT(all_reduce) SLOT(all_gather) SLOT(broadcast) \
+  SLOT(send) SLOT(receive)
 // clang-format on
 #define SLUICE_OP_SLOTS(SLOT) SLUICE_PLAIN_SLOTS(SLOT) SLUICE_ADAPTED_SLOTS(SLOT) SLUICE_SHARED_SLOTS(SLOT)
 

@@ -1,11 +1,13 @@
-// Reference of the ops on experts and heads. Every CPU backend uses route and group_by_expert from here. The matmuls
-// call the reference's matmul once per matrix.
+// Reference of the ops on experts and heads. Every CPU backend uses route, choose_physical and group_by_expert from
+// here. The matmuls call the reference's matmul once per matrix.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "ops/physical_experts.h"
 #include "ops/reference.h"
 
 namespace sluice::ops::reference {
@@ -146,6 +148,18 @@ void route(Queue& queue, const RouteArgs& args) {
     Router router(args);
     for (int64_t row = begin; row < end; ++row) router.run(row);
   });
+}
+
+void choose_physical(Queue&, const PhysicalExpertsArgs& args) {
+  const int64_t top_k = args.experts.shape[1];
+  auto* entries = args.experts.as<int32_t>();
+  for (int64_t i = 0; i < args.experts.shape.elements(); ++i) {
+    const int32_t expert = entries[i], first = args.first[expert];
+    const auto several = static_cast<uint32_t>(args.first[expert + 1] - first);
+    const float logit = args.logits.f32()[i / top_k * args.logits.row_stride + expert];
+    ++args.counts[expert];
+    entries[i] = args.physical[first + static_cast<int32_t>(physical_of(std::bit_cast<uint32_t>(logit), several))];
+  }
 }
 
 void group_by_expert(Queue&, const GroupByExpertArgs& args) {

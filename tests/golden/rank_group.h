@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "golden/rank_threads.h"
 #include "support/sanitized.h"
@@ -23,6 +25,14 @@ inline int most_ranks() {
     return std::atoi(given);
   }();
   return most;
+}
+
+// The host's best backend, and a GPU's best if there is a GPU.
+inline std::vector<std::string> rank_backends() {
+  std::vector<std::string> names{std::string(ops::select_host_backend().name)};
+  const ops::Backend& best = ops::select_backend();
+  if (best.name != names[0] && best.can.collectives) names.emplace_back(best.name);
+  return names;
 }
 
 class RankGroup {

@@ -204,13 +204,6 @@ TEST(Ranks, RefuseWhatTheyCannotDo) {
   EXPECT_TRUE(error([](EngineOptions&) {}).starts_with("--tensor-parallel-size: only the sluice program"));
 }
 
-std::vector<std::string> rank_backends() {
-  std::vector<std::string> names{std::string(ops::select_host_backend().name)};
-  const ops::Backend& best = ops::select_backend();
-  if (best.name != names[0] && best.can.collectives) names.emplace_back(best.name);
-  return names;
-}
-
 // Every architecture in every way that differs for it.
 std::vector<std::tuple<std::string, Way, std::string>> cases() {
   const int most = most_ranks();

@@ -271,6 +271,9 @@ bool lora_matmul_op(ops::Queue& queue, const ops::MatmulArgs& args, const ops::L
 void route_op(ops::Queue& queue, const ops::RouteArgs& args) {
   launch_or_record(queue, args, [=](const Launch& l) { route(l, args); });
 }
+void choose_physical_op(ops::Queue& queue, const ops::PhysicalExpertsArgs& args) {
+  finish(queue, [&](const Launch& l) { choose_physical(l, args); });
+}
 void group_by_expert_op(ops::Queue& queue, const ops::GroupByExpertArgs& args) {
   launch_or_record(queue, args, [=](const Launch& l) { group_by_expert(l, args); });
 }
@@ -371,6 +374,15 @@ void add_rounded_types(std::map<DType, ops::MatmulKernels>& kernels) {
   }
 }
 
+// A panel's rows are packed into the bits that are zero.
+void clear_panels(ops::Queue& queue, const ops::Weight& into, int64_t row, int64_t rows) {
+  CHECK(row % kPanelOutputs == 0 && rows % kPanelOutputs == 0, "{} rows from {}", rows, row);
+  const auto bytes = static_cast<size_t>(panel_kernels(into.dtype)->panel_bytes(into.k));
+  const auto first = static_cast<size_t>(row / kPanelOutputs), count = static_cast<size_t>(rows / kPanelOutputs);
+  cudaStream_t stream = current(queue).launch().stream;
+  check_cuda(cudaMemsetAsync(into.data + first * bytes, 0, count * bytes, stream), "weights");
+}
+
 template <Arithmetic arithmetic>
 std::map<DType, ops::MatmulKernels> matmul_kernels() {
   std::map<DType, ops::MatmulKernels> kernels = {{&kFloat32, kMatmul<arithmetic, kFloat32>},
@@ -379,7 +391,10 @@ std::map<DType, ops::MatmulKernels> matmul_kernels() {
   for (DType type : Registry<TypeInfo>::all()) {
     const PanelKernels* panels = panel_kernels(type);
     if (panels == nullptr) continue;
-    kernels[type] = {.packed_bytes = panels->packed_bytes, .pack = panels->pack, .matmul = matmul_op<arithmetic>};
+    kernels[type] = {.packed_bytes = panels->packed_bytes,
+                     .pack = panels->pack,
+                     .clear = clear_panels,
+                     .matmul = matmul_op<arithmetic>};
   }
   if constexpr (arithmetic == Arithmetic::kTensor) add_rounded_types(kernels);
   return kernels;
@@ -402,6 +417,7 @@ constexpr ops::OpTable op_table() {
                      .feed_sampled = feed_sampled_op,
                      .pooling = pooling_op,
                      .route = route_op,
+                     .choose_physical = choose_physical_op,
                      .group_by_expert = group_by_expert_op,
                      .expert_matmul = expert_matmul_op<arithmetic>,
                      .head_matmul = head_matmul_op<arithmetic>,

@@ -1,12 +1,13 @@
-// Ops on experts: routing (one warp per row), a stable sort of the choices by expert (one block, or one per expert),
-// and the weighted sum of the experts' results. A decode step has little data here, so it is bound by the latency of
-// dependent loads and barriers.
+// Ops on experts: routing (one warp per row), the choice of physical experts (one thread per entry), a stable sort of
+// the choices by expert (one block, or one per expert), and the weighted sum of the experts' results. A decode step has
+// little data here, so it is bound by the latency of dependent loads and barriers.
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/route.cuh"
 #include "kernels/cuda/device/scan.cuh"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
+#include "ops/physical_experts.h"
 
 namespace sluice::cuda {
 namespace {
@@ -231,6 +232,35 @@ __global__ void route_in_registers(const __grid_constant__ RouteParams p, const 
   for (int j = lane; j < r.top_k; j += kWarp) p.weights_out[row * p.weights_stride + j] = chosen[j] * factor;
 }
 
+struct PhysicalParams {
+  int32_t* chosen;
+  const float* logits;
+  const int32_t *first, *physical;
+  unsigned long long* counts;
+  int64_t logits_stride;
+  int entries, top_k, choices;
+};
+
+// A thread takes one entry at a time. Each block adds its counts at the end.
+constexpr int kPhysicalThreads = 256, kPhysicalBlocks = 64;
+__global__ void __launch_bounds__(kPhysicalThreads) choose_physical_kernel(const __grid_constant__ PhysicalParams p) {
+  extern __shared__ int counts[];  // [choices]
+  for (int e = threadIdx.x; e < p.choices; e += kPhysicalThreads) counts[e] = 0;
+  wait_for_earlier();
+  __syncthreads();
+  const int threads = static_cast<int>(gridDim.x) * kPhysicalThreads;
+  for (int i = static_cast<int>(blockIdx.x) * kPhysicalThreads + threadIdx.x; i < p.entries; i += threads) {
+    const int expert = p.chosen[i], first = p.first[expert], several = p.first[expert + 1] - first;
+    const float logit = p.logits[i / p.top_k * p.logits_stride + expert];
+    atomicAdd(&counts[expert], 1);
+    p.chosen[i] = p.physical[first + static_cast<int>(ops::physical_of(__float_as_uint(logit), several))];
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < p.choices; e += kPhysicalThreads) {
+    if (counts[e] > 0) atomicAdd(&p.counts[e], static_cast<unsigned long long>(counts[e]));
+  }
+}
+
 // Writes starts[e], the sum of the counts below e. Called by the first warp.
 __device__ void write_starts(int32_t* starts, const int* counts, int experts) {
   int sum = 0;
@@ -406,6 +436,24 @@ void route(const Launch& l, const ops::RouteArgs& args) {
     return;
   }
   launch_pdl(l, "route", route_kernel, blocks, kRouteWarps * kWarp, bytes * kRouteWarps, p, bytes);
+}
+
+void choose_physical(const Launch& l, const ops::PhysicalExpertsArgs& args) {
+  const int entries = static_cast<int>(args.experts.shape.elements());
+  const int choices = static_cast<int>(args.logits.shape[1]);
+  if (entries == 0) return;
+  CHECK(choices * sizeof(int) <= 48 << 10, "{} experts do not fit into shared memory", choices);
+  const PhysicalParams p{.chosen = args.experts.as<int32_t>(),
+                         .logits = args.logits.f32(),
+                         .first = args.first,
+                         .physical = args.physical,
+                         .counts = reinterpret_cast<unsigned long long*>(args.counts),
+                         .logits_stride = args.logits.row_stride,
+                         .entries = entries,
+                         .top_k = static_cast<int>(args.experts.shape[1]),
+                         .choices = choices};
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(pieces(entries, kPhysicalThreads), kPhysicalBlocks));
+  launch_pdl(l, "choose_physical", choose_physical_kernel, dim3(blocks), kPhysicalThreads, choices * sizeof(int), p);
 }
 
 void group_by_expert(const Launch& l, const ops::GroupByExpertArgs& args) {

@@ -83,6 +83,7 @@ void add_bias(const Launch&, const Tensor& out, const float* bias, bool accumula
 
 // experts.cu
 void route(const Launch&, const ops::RouteArgs&);
+void choose_physical(const Launch&, const ops::PhysicalExpertsArgs&);
 void group_by_expert(const Launch&, const ops::GroupByExpertArgs&);
 void combine(const Launch&, const ops::CombineArgs&);
 

@@ -41,6 +41,12 @@ Vector::Vector(const LoadContext& context, std::span<const float> values) : size
   context.memory.copy(memory_.data(), values.data(), values.size_bytes());
 }
 
+void Vector::replace(const LoadContext& context, std::span<const float> values) {
+  CHECK(values.size() == size_, "{} numbers in place of {}", values.size(), size_);
+  context.queue.wait();
+  if (size_ > 0) context.memory.copy(memory_.data(), values.data(), values.size_bytes());
+}
+
 Weights Weights::operator/(std::string_view name) const {
   return name.empty() ? *this : Weights(*context_, fmt::format("{}{}.", prefix_, name));
 }

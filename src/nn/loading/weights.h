@@ -85,6 +85,8 @@ class Vector {
  public:
   Vector() = default;
   Vector(const LoadContext& context, std::span<const float> values);
+  // Replaces the numbers by as many others, at the same address. Waits for the queue, which may be reading them.
+  void replace(const LoadContext& context, std::span<const float> values);
   const float* data() const { return size_ > 0 ? reinterpret_cast<const float*>(memory_.data()) : nullptr; }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

@@ -20,7 +20,9 @@
 namespace sluice {
 namespace {
 
-constexpr int kNoteEvery = 16;         // steps between new values of the balance
+constexpr int kNoteEvery = 16;  // steps between new values of the balance
+constexpr int kReadSteps = 2;   // steps from the beginning of a reading to its use; the host is one step ahead
+static_assert(kReadSteps < ExpertTables::kReadings);
 constexpr double kWorthMoving = 0.95;  // a new placement must lower the largest load to this share of the old one's
 
 [[noreturn]] void refuse_placement(const std::string& message) { throw Error(ErrorCode::kInvalidRequest, message); }
@@ -60,43 +62,8 @@ struct Sums {
 
 }  // namespace
 
-PlacedExperts::PlacedExperts(const Weights& w, const MoeSpec& s, int h, ExpertPlacement first_placement)
-    : prefix(w.prefix()), spec(s), hidden(h), totals(static_cast<size_t>(s.experts), 0) {
-  place(std::move(first_placement));
-}
-
-void PlacedExperts::place(ExpertPlacement next) {
-  placement = std::move(next);
-  const auto here = static_cast<int32_t>(placement.experts.size());
-  first.assign(1, 0);
-  list.clear();
-  for (int32_t e = 0; e < spec.experts; ++e) {
-    for (int32_t p = 0; p < here; ++p) {
-      if (placement.experts[static_cast<size_t>(p)] == e) list.push_back(p);
-    }
-    first.push_back(static_cast<int32_t>(list.size()));
-  }
-  for (int32_t i = 0; i < spec.identities; ++i) {
-    list.push_back(here + i);
-    first.push_back(static_cast<int32_t>(list.size()));
-  }
-  counts.assign(static_cast<size_t>(here + spec.identities), 0);
-}
-
-std::vector<int64_t> PlacedExperts::load() const {
-  std::vector<int64_t> out(totals.size(), 0);
-  for (size_t p = 0; p < placement.experts.size(); ++p) out[static_cast<size_t>(placement.experts[p])] += counts[p];
-  return out;
-}
-
-void PlacedExperts::start_counts() {
-  const std::vector<int64_t> now = load();
-  for (size_t e = 0; e < totals.size(); ++e) totals[e] += now[e];
-  std::ranges::fill(counts, 0);
-}
-
 std::shared_ptr<PlacedExperts> ExpertBalancer::add(const Weights& w, const MoeSpec& spec, int hidden) {
-  const LoadContext& context = w.context();
+  LoadContext& context = w.context();
   const std::string name = layer_name(w.prefix());
   names_.insert(name);
   if (context.elsewhere) return nullptr;
@@ -127,6 +94,7 @@ std::shared_ptr<PlacedExperts> ExpertBalancer::add(const Weights& w, const MoeSp
     placement = balanced_placement(std::vector<int64_t>(static_cast<size_t>(spec.experts), 0), physical, ranks);
   }
   layers_.push_back(std::make_shared<PlacedExperts>(w, spec, hidden, std::move(placement)));
+  context.weight_bytes += ExpertTables::bytes(*layers_.back());
   return layers_.back();
 }
 
@@ -151,55 +119,76 @@ void ExpertBalancer::start(const LoadContext& context) {
   context_->progress = nullptr;
   context_->lora = nullptr;
   context_->balancer = nullptr;
+  tables_.emplace(context_->queue, layers_);
+  window_ = counts();
 }
 
-void ExpertBalancer::note_balance() {
+ExpertCounts ExpertBalancer::counts() { return tables_->finish(tables_->begin()); }
+
+void ExpertBalancer::note_balance(const ExpertCounts& loads) {
   Sums sums;
-  for (const auto& layer : layers_) {
-    std::vector<double> loads(static_cast<size_t>(layer->placement.ranks), 0.0);
-    const auto per_rank = static_cast<size_t>(layer->placement.per_rank());
-    for (size_t p = 0; p < layer->placement.experts.size(); ++p) {
-      loads[p / per_rank] += static_cast<double>(layer->counts[p]);
-    }
-    sums.add(loads);
-  }
+  for (size_t i = 0; i < layers_.size(); ++i) sums.add(rank_loads(layers_[i]->placement, loads[i]));
   if (sums.any()) balance_ = sums.balance();
 }
 
-void ExpertBalancer::start_window() {
-  note_balance();
-  for (const auto& layer : layers_) layer->start_counts();
+ExpertBalancer::Reading ExpertBalancer::wanted_reading() {
+  Reading wanted{.step = all_steps_};
+  wanted.notes = all_steps_ % kNoteEvery == 0;
+  wanted.logs = options_.log_every > 0 && all_steps_ > 0 && all_steps_ % options_.log_every == 0;
+  if (options_.interval == 0) {
+    wanted.starts_window = steps_ == options_.window;
+  } else if (steps_ >= options_.interval && !placing_) {
+    wanted.places = wanted.starts_window = placing_ = true;
+  } else {
+    wanted.starts_window = steps_ == options_.interval - options_.window;
+  }
+  if (wanted.places || (options_.interval == 0 && wanted.starts_window)) steps_ = 0;
+  return wanted;
+}
+
+void ExpertBalancer::use(const Reading& reading) {
+  ExpertCounts now = tables_->finish(reading.number), loads;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    std::vector<int64_t>& load = loads.emplace_back(static_cast<size_t>(layers_[i]->spec.experts));
+    for (size_t e = 0; e < load.size(); ++e) load[e] = now[i][e] - window_[i][e];
+  }
+  note_balance(loads);
+  if (reading.logs && context_->ranks.rank == 0) {
+    log::info("experts: the mean load of the ranks is {:.3f} of the largest one", balance_);
+  }
+  if (reading.places) {
+    moved_before_ = moved_, slowest_ = {}, balance_before_ = balance_;
+    for (size_t i = layers_.size(); i > 0; --i) pending_.push_back({i - 1, std::move(loads[i - 1])});
+    placing_ = !pending_.empty();
+  }
+  if (reading.starts_window) window_ = std::move(now);
+}
+
+void ExpertBalancer::move_next() {
+  const Pending next = std::move(pending_.back());
+  pending_.pop_back();
+  const auto begin = std::chrono::steady_clock::now();
+  rearrange(next);
+  slowest_ = std::max(slowest_, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin));
+  placing_ = !pending_.empty();
+  if (!placing_ && moved_ > moved_before_ && context_->ranks.rank == 0) {
+    log::info(
+        "experts: {} moved, within {:.1f} ms before a step; before, the mean load of the ranks was {:.3f} of the "
+        "largest one",
+        moved_ - moved_before_, 1000 * slowest_.count(), balance_before_);
+  }
 }
 
 void ExpertBalancer::begin_step() {
-  if (all_steps_ % kNoteEvery == 0) note_balance();
-  const bool logs = options_.log_every > 0 && context_->ranks.rank == 0;
-  if (logs && all_steps_ > 0 && all_steps_ % options_.log_every == 0) {
-    note_balance();
-    log::info("experts: the mean load of the ranks is {:.3f} of the largest one", balance_);
+  while (!readings_.empty() && all_steps_ - readings_.front().step >= kReadSteps) {
+    use(readings_.front());
+    readings_.pop_front();
   }
-  if (!pending_.empty()) {
-    const Pending next = std::move(pending_.back());
-    pending_.pop_back();
-    const auto begin = std::chrono::steady_clock::now();
-    rearrange(next);
-    slowest_ = std::max(slowest_, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin));
-    if (pending_.empty() && moved_ > moved_before_ && context_->ranks.rank == 0) {
-      log::info(
-          "experts: {} moved, within {:.1f} ms before a step; before, the mean load of the ranks was {:.3f} of the "
-          "largest one",
-          moved_ - moved_before_, 1000 * slowest_.count(), balance_before_);
-    }
-  }
-  if (options_.interval == 0) {
-    if (steps_ == options_.window) start_window(), steps_ = 0;
-  } else if (steps_ >= options_.interval && pending_.empty()) {
-    moved_before_ = moved_, slowest_ = {};
-    for (size_t i = layers_.size(); i > 0; --i) pending_.push_back({i - 1, layers_[i - 1]->load()});
-    start_window(), steps_ = 0;
-    balance_before_ = balance_;
-  } else if (steps_ == options_.interval - options_.window) {
-    start_window();
+  if (!pending_.empty()) move_next();
+  Reading wanted = wanted_reading();
+  if (wanted.notes || wanted.logs || wanted.starts_window) {
+    wanted.number = tables_->begin();
+    readings_.push_back(wanted);
   }
   ++steps_, ++all_steps_;
 }
@@ -213,6 +202,7 @@ void ExpertBalancer::rearrange(const Pending& pending) {
   const ExpertPlacement balanced = balanced_placement(pending.load, layer.physical(), now.ranks);
   if (largest(balanced) >= kWorthMoving * largest(now)) return;
   ExpertPlacement next = with_few_moves(balanced, now);
+  if (next == now) return;
   for (size_t p = 0; p < next.experts.size(); ++p) moved_ += next.experts[p] != now.experts[p] ? 1 : 0;
   const int rank = context_->ranks.rank;
   std::vector<int> changed;  // of this rank's matrices
@@ -220,17 +210,17 @@ void ExpertBalancer::rearrange(const Pending& pending) {
     const auto at = static_cast<size_t>(i);
     if (next.on(rank)[at] != now.on(rank)[at]) changed.push_back(i);
   }
-  layer.start_counts();
-  layer.place(std::move(next));
+  layer.placement = std::move(next);
+  tables_->place(pending.layer);
+  if (changed.empty()) return;
   const std::span<const int32_t> mine = layer.placement.on(rank);
-  if (!changed.empty()) {
-    load_experts_again(Weights(*context_, layer.prefix), layer.spec, layer.hidden, {mine.begin(), mine.end()}, changed,
-                       *layer.matrices);
-  }
+  load_experts_again(Weights(*context_, layer.prefix), layer.spec, layer.hidden, {mine.begin(), mine.end()}, changed,
+                     *layer.matrices);
+  context_->queue.wait();  // kernels may read weights before those that precede them have ended
 }
 
 ExpertBalancer::~ExpertBalancer() {
-  if (options_.record.empty() || !context_ || context_->ranks.rank > 0) return;
+  if (options_.record.empty() || !tables_ || context_->ranks.rank > 0) return;
   try {
     write_record();
   } catch (const std::exception& e) {
@@ -238,13 +228,14 @@ ExpertBalancer::~ExpertBalancer() {
   }
 }
 
-void ExpertBalancer::write_record() const {
-  Json counts = Json::object();
-  for (const auto& layer : layers_) {
-    layer->start_counts();
-    counts[layer_name(layer->prefix)] = layer->totals;
+void ExpertBalancer::write_record() {
+  ExpertCounts all = counts();
+  Json by_layer = Json::object();
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    all[i].resize(static_cast<size_t>(layers_[i]->spec.experts));  // without identities
+    by_layer[layer_name(layers_[i]->prefix)] = all[i];
   }
-  const std::string text = dump_json({{"logical_count", counts}}) + "\n";
+  const std::string text = dump_json({{"logical_count", by_layer}}) + "\n";
   const std::string unfinished = options_.record + ".unfinished";
   std::FILE* file = std::fopen(unfinished.c_str(), "w");
   bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();

@@ -1,10 +1,14 @@
 // Balances the load of experts between the ranks that have whole experts. Counts the tokens of each expert, places
 // experts by these counts, and moves them between steps. All ranks of a stage run the same router on the same rows, so
 // they count the same, place the same and need no messages.
+//
+// A device may run behind the thread that calls begin_step(). Counts are therefore read for a step and used some steps
+// later, when the copy is there. The number of steps is fixed, so all ranks use the same counts at the same step.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/moe/expert_tables.h"
 #include "nn/moe/moe.h"
 #include "nn/moe/placement.h"
 #include "parallel/share.h"
@@ -35,21 +40,19 @@ struct ExpertLocations {
 
 // The experts of a layer and where they are. Moe and the balancer share it.
 struct PlacedExperts {
-  PlacedExperts(const Weights& w, const MoeSpec& spec, int hidden, ExpertPlacement placement);
+  PlacedExperts(const Weights& w, const MoeSpec& s, int h, ExpertPlacement first_placement)
+      : prefix(w.prefix()), spec(s), hidden(h), placement(std::move(first_placement)) {}
 
   int physical() const { return static_cast<int>(placement.experts.size()); }
-  void place(ExpertPlacement next);   // without its matrices
-  std::vector<int64_t> load() const;  // of each expert, from the counts
-  void start_counts();                // adds the counts to the totals
 
   std::string prefix;  // of the layer's tensors
   MoeSpec spec;
   int hidden;
   ExpertPlacement placement;
-  std::vector<int32_t> first, list;  // see ops::PhysicalExpertsArgs; identities are the last ones
-  std::vector<int64_t> counts;       // entries of each physical expert in the window
-  std::vector<int64_t> totals;       // entries of each expert before the window
   std::shared_ptr<ExpertMatrices> matrices{};
+  // In the device's memory, see ops::PhysicalExpertsArgs; identities are the last ones. ExpertTables sets them.
+  const int32_t *first = nullptr, *list = nullptr;
+  int64_t* counts = nullptr;
 };
 
 class ExpertBalancer {
@@ -75,24 +78,37 @@ class ExpertBalancer {
   double balance() const { return balance_; }
   uint64_t moved() const { return moved_; }  // physical experts that were replaced since the start
   std::span<const std::shared_ptr<PlacedExperts>> layers() const { return layers_; }
+  ExpertCounts counts();  // waits for the device
 
  private:
+  // Counts that are on their way to the host, and what they are for.
+  struct Reading {
+    int64_t step = 0;
+    bool notes = false, logs = false, places = false, starts_window = false;
+    uint64_t number = 0;  // of ExpertTables
+  };
   struct Pending {
     size_t layer = 0;
     std::vector<int64_t> load;
   };
-  void start_window();
-  void note_balance();
+  Reading wanted_reading();
+  void use(const Reading& reading);
+  void note_balance(const ExpertCounts& loads);
+  void move_next();
   void rearrange(const Pending& pending);
-  void write_record() const;
+  void write_record();
 
   const BalanceOptions options_;
   ExpertLocations start_;
   std::vector<std::shared_ptr<PlacedExperts>> layers_;
   std::set<std::string, std::less<>> names_;  // of the layers of all stages
   std::optional<LoadContext> context_;        // of the loading of moved experts
-  std::vector<Pending> pending_;              // the last one comes next
-  int64_t steps_ = 0;                         // since the last placement began
+  std::optional<ExpertTables> tables_;
+  std::deque<Reading> readings_;
+  ExpertCounts window_;           // the counts when it began
+  std::vector<Pending> pending_;  // the last one comes next
+  bool placing_ = false;          // a new placement has begun and not ended
+  int64_t steps_ = 0;             // since the last placement began
   int64_t all_steps_ = 0;
   double balance_ = 1, balance_before_ = 1;  // now, and before the last placement
   uint64_t moved_ = 0, moved_before_ = 0;

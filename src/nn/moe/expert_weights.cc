@@ -313,6 +313,7 @@ void load_experts(const Weights& w, const MoeSpec& spec, int hidden, const Exper
 
 void load_experts_again(const Weights& w, const MoeSpec& spec, int hidden, const std::vector<int32_t>& experts,
                         const std::vector<int>& changed, ExpertMatrices& into) {
+  for (const int i : changed) into.in.clear(w.context(), i), into.out.clear(w.context(), i);
   load_part(w, spec, hidden, {.experts = experts, .inner = {0, spec.inner}}, changed, into);
 }
 
