@@ -19,10 +19,6 @@ import time
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "e2e"))
-
-from serving import Server  # noqa: E402
-
 VOCABULARY = range(300, 8000)  # no special tokens
 
 
@@ -103,6 +99,12 @@ class Trace:
         }
 
 
+def started_server(*options):
+    sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+    from serving import Server  # needs packages that --url does not
+    return Server(*options)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", help="of a server that runs; with --model")
@@ -126,7 +128,7 @@ def main():
             rows.append(asyncio.run(Trace(arguments, arguments.url, arguments.model, sessions).run()))
             continue
         options = ["--kv-cache-memory-bytes", arguments.cache, "--block-size", "8", "--session-cache-share", "0.9"]
-        with Server(*options, "--max-num-seqs", "64") as server:
+        with started_server(*options, "--max-num-seqs", "64") as server:
             rows.append(asyncio.run(Trace(arguments, server.url, server.name, sessions).run()))
             metrics = server.metrics()
             rows[-1]["lost"] = int(metrics["sluice:sessions_lost_total"])
