@@ -206,12 +206,12 @@ std::vector<std::string> adapters_in_use(const Engine& engine) {
 TEST(Adapters, ThoseInUseAreKnown) {
   const std::unique_ptr<Engine> engine = engine_with([](EngineOptions& o) { o.max_loras = 1; });
   Collector collector(*engine);
+  Request request = request_for(*engine, goldens("pirate", "lora-pirate-greedy.jsonl")[0]);
+  request.sampling.max_tokens = 400;
+  request.sampling.ignore_eos = true;
   const auto submit = [&](const std::string& adapter) {
-    Request request = request_for(*engine, goldens("pirate", "lora-pirate-greedy.jsonl")[0]);
     request.adapter = adapter;
-    request.sampling.max_tokens = 400;
-    request.sampling.ignore_eos = true;
-    collector.submit(std::move(request));
+    collector.submit(request);
   };
   using Names = std::vector<std::string>;
   const auto wait_for = [&](const Names& names) {
