@@ -73,6 +73,14 @@ void all_gather(Ctx& ctx, Tensor out, Tensor x) {
   if (out.shape.elements() > 0) ctx.ops.all_gather(ctx.queue, *ctx.communicator, out, x);
 }
 
+void all_to_all(Ctx& ctx, Tensor out, Tensor x) {
+  CHECK(ctx.communicator != nullptr, "columns of all ranks without ranks");
+  check_matrix(x, "x", -1, -1);
+  check_matrix(out, "out", x.shape[0], x.shape[1]);
+  CHECK(x.shape[1] % ctx.communicator->size() == 0, "{} columns for {} ranks", x.shape[1], ctx.communicator->size());
+  if (x.shape.elements() > 0) ctx.ops.all_to_all(ctx.queue, *ctx.communicator, out, x);
+}
+
 namespace {
 
 void check_message(const Tensor& x) {

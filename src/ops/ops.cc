@@ -271,7 +271,7 @@ void rope_store(Ctx& ctx, const RopeStoreArgs& args) {
           args.k.dtype->name, args.v.dtype->name);
     CHECK(args.slots.size() == args.positions.size());
     const int64_t slots = args.k_cache.shape[0] * args.k_cache.shape[2];
-    for (int32_t slot : args.slots) CHECK(slot >= 0 && slot < slots, "slot {} of {}", slot, slots);
+    for (int32_t slot : args.slots) CHECK(slot >= -1 && slot < slots, "slot {} of {}", slot, slots);
   }
   if (args.cos_sin.data != nullptr) {
     check_matrix(args.cos_sin, "cos_sin", -1, -1);
@@ -304,7 +304,7 @@ void latent_store(Ctx& ctx, const LatentStoreArgs& args) {
   check_matrix(args.q, "q", tokens, args.q_rope.shape[1] / rotary * head_dim);
   CHECK(args.slots.size() == args.positions.size());
   const int64_t slots = args.k_cache.shape[0] * args.k_cache.shape[2];
-  for (int32_t slot : args.slots) CHECK(slot >= 0 && slot < slots, "slot {} of {}", slot, slots);
+  for (int32_t slot : args.slots) CHECK(slot >= -1 && slot < slots, "slot {} of {}", slot, slots);
   check_matrix(args.cos_sin, "cos_sin", -1, rotary);
   for (int32_t p : args.positions) CHECK(p >= 0 && p < args.cos_sin.shape[0], "position {}", p);
   ctx.ops.latent_store(ctx.queue, args);
@@ -326,22 +326,43 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
   CHECK(args.chunk == 0 || (args.chunk > 0 && args.causal && args.window == 0), "chunk {}", args.chunk);
   CHECK(args.first == 0 || (args.first > 0 && args.causal), "first position {}", args.first);
   CHECK(args.relative_bias == nullptr || args.relative_reach >= 0, "reach {}", args.relative_reach);
+  const KeyShare& share = args.share;
+  CHECK(share.run > 0 && block_size % share.run == 0 && share.part >= 0 && share.part < share.parts,
+        "part {} of {} in runs of {}", share.part, share.parts, share.run);
+  CHECK(share.whole() || args.log_sums.data != nullptr, "results of a part of the keys without their sums");
+  CHECK(share.whole() || (args.alibi_slopes == nullptr && args.relative_bias == nullptr),
+        "biases by distance over a part of the keys");
+  if (args.log_sums.data != nullptr) {
+    check_matrix(args.log_sums, "log_sums", args.query_start.back(), args.heads);
+    CHECK(args.log_sums.dense(), "log_sums has gaps");
+    CHECK(args.sinks == nullptr && args.out.dtype == &kFloat32, "sums of exponentials with sinks or rounded results");
+  }
   for (int64_t s = 0; s < sequences; ++s) {
     const int rows = args.query_start[s + 1] - args.query_start[s];
     CHECK(rows >= 0 && args.kv_len[s] >= rows, "sequence {}: {} rows, kv_len {}", s, rows, args.kv_len[s]);
-    const int64_t used = rows == 0 ? 0 : (args.kv_len[s] + block_size - 1) / block_size;
+    const int64_t used = rows == 0 ? 0 : (share.count(args.kv_len[s]) + block_size - 1) / block_size;
     CHECK(used <= args.block_table_stride, "sequence {} needs {} blocks of {}", s, used, args.block_table_stride);
     // Blocks that slid out of the window may be freed. Only blocks that a row attends to must exist.
     const int64_t position = args.kv_len[s] - rows;
     CHECK(rows == 0 || position >= args.first, "sequence {}: position {} before {}", s, position, args.first);
-    int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) / block_size : 0;
-    if (args.chunk > 0) first = position / args.chunk * args.chunk / block_size;
+    int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
+    if (args.chunk > 0) first = position / args.chunk * args.chunk;
+    first = share.count(first) / block_size;
     const int32_t* table = args.block_table.data() + s * args.block_table_stride;
     for (int64_t b = first; b < used; ++b) {
       CHECK(table[b] >= 0 && table[b] < blocks, "sequence {} block {} is {} of {}", s, b, table[b], blocks);
     }
   }
   ctx.ops.attention(ctx.queue, args);
+}
+
+void merge_parts(Ctx& ctx, const MergePartsArgs& args) {
+  CHECK(args.parts > 0 && args.heads > 0, "{} parts of {} heads", args.parts, args.heads);
+  check_matrix(args.out, "out", -1, -1);
+  CHECK(args.out.shape[1] % args.heads == 0, "{} columns of {} heads", args.out.shape[1], args.heads);
+  check_matrix(args.x, "x", args.out.shape[0], args.parts * args.out.shape[1]);
+  check_matrix(args.log_sums, "log_sums", args.out.shape[0], int64_t{args.parts} * args.heads);
+  ctx.ops.merge_parts(ctx.queue, args);
 }
 
 void gather_rows(Ctx& ctx, Tensor out, Tensor x, Indices rows) {

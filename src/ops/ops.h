@@ -211,6 +211,22 @@ struct CacheTensor : Tensor {
   CacheTensor(const Tensor& tensor, float* scales = nullptr) : Tensor(tensor), scales(scales) {}
 };
 
+// Which positions of a sequence have their keys and values in a cache. Positions are dealt in runs of `run` to `parts`
+// caches in turn, and this cache has those of number `part`. They lie in it in order, so a row that sees the positions
+// before some other one sees the first keys of each cache. `run` divides the block size.
+struct KeyShare {
+  int run = 1;
+  int parts = 1;  // 1: all positions
+  int part = 0;
+  bool whole() const { return parts == 1; }
+  bool has(int64_t position) const { return position / run % parts == part; }
+  // The number of keys of the positions 0 .. positions - 1. It is the place of position `positions` if has() it.
+  int64_t count(int64_t positions) const {
+    const int64_t round = int64_t{run} * parts;
+    return positions / round * run + std::clamp<int64_t>(positions % round - int64_t{run} * part, 0, run);
+  }
+};
+
 // RMSNorm of each head's vector on its own (see rms_norm); weight [head_dim], or null for no norm.
 struct HeadNorm {
   const float* weight = nullptr;
@@ -237,7 +253,7 @@ struct RopeStoreArgs {
   CacheTensor k_cache;          // [blocks, kv_heads, block_size, head_dim]
   CacheTensor v_cache;          // [blocks, kv_heads, block_size, value_dim]
   Indices positions;            // [tokens] rows of cos_sin
-  Indices slots;                // [tokens] block * block_size + offset
+  Indices slots;                // [tokens] block * block_size + offset; -1: another rank stores the row
   HeadNorm q_norm{}, k_norm{};  // applied before the rotation; needs fp32 rows unless normalizes_heads()
 };
 
@@ -252,7 +268,7 @@ struct LatentStoreArgs {
   bool interleaved = false;
   CacheTensor k_cache;  // [blocks, 1, block_size, latent + rotary]
   Indices positions;    // [tokens] rows of cos_sin
-  Indices slots;        // [tokens]
+  Indices slots;        // [tokens] as in RopeStoreArgs
 };
 
 // Attention of a flat batch over the paged cache: softmax(scale * q k^T) v with online softmax (Milakov and
@@ -282,6 +298,24 @@ struct AttentionArgs {
   // score. Entries run from distance -relative_reach to relative_reach; distances beyond are clamped to that range.
   const float* relative_bias = nullptr;
   int relative_reach = 0;
+  // The positions that the caches have; lengths and masks count all positions. The block table has the blocks of the
+  // caches' keys. Unless it is whole, log_sums is needed, and there are no biases by distance.
+  KeyShare share{};
+  // [tokens, heads] dense fp32 or empty: out, the logarithm of the sum of exponentials. sinks must be null then. A row
+  // that sees no key of the caches has results of zero and -infinity.
+  Tensor log_sums{};
+};
+
+// Makes the results of attention over all keys from those over each of several parts (AttentionArgs::share):
+// out[t, h, :] = sum over p of w[p] * x[t, p, h, :], p ascending. w is the softmax of log_sums[t, :, h], with the sink
+// in its denominator.
+struct MergePartsArgs {
+  Tensor out;       // [tokens, heads * value_dim] fp32
+  Tensor x;         // [tokens, parts * heads * value_dim] fp32
+  Tensor log_sums;  // [tokens, parts * heads] fp32, of which at least one per head is finite
+  int parts = 0;
+  int heads = 0;
+  const float* sinks = nullptr;  // [heads] or null
 };
 
 // Reduces each sequence to one vector: out[s, :] from the rows query_start[s] .. query_start[s + 1] - 1 of x.
@@ -453,6 +487,7 @@ struct OpTable {
   void (*gated_lru)(Queue&, const GatedLruArgs&) = nullptr;
   void (*sample)(Queue&, const SampleArgs&) = nullptr;
   void (*sum_rows)(Queue&, const SumRowsArgs&) = nullptr;
+  void (*merge_parts)(Queue&, const MergePartsArgs&) = nullptr;
 
   void (*embed)(Queue&, Tensor out, const Tensor& table, Indices ids) = nullptr;
   void (*rms_norm)(Queue&, Tensor out, Tensor x, const float* weight, float eps, float weight_offset) = nullptr;
@@ -476,6 +511,7 @@ struct OpTable {
   void (*matrix_slots)(Queue&, const MatrixSlotsArgs&) = nullptr;
   void (*all_reduce)(Queue&, Communicator&, Tensor out, Tensor x, bool accumulate) = nullptr;
   void (*all_gather)(Queue&, Communicator&, Tensor out, Tensor x) = nullptr;
+  void (*all_to_all)(Queue&, Communicator&, Tensor out, Tensor x) = nullptr;
   void (*broadcast)(Queue&, Communicator&, Tensor x) = nullptr;
   void (*send)(Queue&, Communicator&, int rank, Tensor x) = nullptr;
   void (*receive)(Queue&, Communicator&, int rank, Tensor x) = nullptr;
@@ -496,7 +532,7 @@ struct Slot {
 #define SLUICE_PLAIN_SLOTS(SLOT) \
   SLOT(layer_norm) SLOT(match_rms) SLOT(gaussian_top_k) SLOT(unary) SLOT(xielu) SLOT(map) \
   SLOT(copy) SLOT(add) SLOT(multiply) SLOT(softplus) SLOT(latent_store) SLOT(causal_conv) SLOT(selective_scan) \
-  SLOT(head_scan) SLOT(delta_rule) SLOT(gated_lru) SLOT(sample) SLOT(sum_rows)
+  SLOT(head_scan) SLOT(delta_rule) SLOT(gated_lru) SLOT(sample) SLOT(sum_rows) SLOT(merge_parts)
 // The same on the CPU. The launches have other arguments, or the persistent decode kernel may take the op over.
 #define SLUICE_ADAPTED_SLOTS(SLOT) \
   SLOT(embed) SLOT(rms_norm) SLOT(glu) SLOT(clamped_glu) SLOT(rope_store) SLOT(attention) SLOT(gather_rows) \
@@ -504,8 +540,8 @@ struct Slot {
 // One kernel for all instruction sets: that of the reference or of kernels/cpu/dispatch.
 #define SLUICE_SHARED_SLOTS(SLOT) \
   SLOT(copy_rows) SLOT(feed_sampled) SLOT(pooling) SLOT(route) SLOT(choose_physical) SLOT(group_by_expert) \
-  SLOT(expert_matmul) SLOT(head_matmul) SLOT(matrix_slots) SLOT(all_reduce) SLOT(all_gather) SLOT(broadcast) \
-  SLOT(send) SLOT(receive)
+  SLOT(expert_matmul) SLOT(head_matmul) SLOT(matrix_slots) SLOT(all_reduce) SLOT(all_gather) SLOT(all_to_all) \
+  SLOT(broadcast) SLOT(send) SLOT(receive)
 // clang-format on
 #define SLUICE_OP_SLOTS(SLOT) SLUICE_PLAIN_SLOTS(SLOT) SLUICE_ADAPTED_SLOTS(SLOT) SLUICE_SHARED_SLOTS(SLOT)
 
@@ -559,6 +595,7 @@ struct Ctx {
   Arena& arena;
   const AdapterRows* adapters = nullptr;  // null: no row has an adapter
   Communicator* communicator = nullptr;   // the ranks that compute each layer together; null: there is one
+  Communicator* key_ranks = nullptr;      // those of them that divide the keys of a sequence (KeyShare); null: none do
   Communicator* pipeline = nullptr;       // all ranks, if they compute different layers; else null
 
   Ctx(Queue& queue, Arena& arena) : ops(queue.device().ops()), queue(queue), arena(arena) {}
@@ -616,6 +653,7 @@ void matmul(Ctx&, const MatmulArgs& args);
 void rope_store(Ctx&, const RopeStoreArgs& args);
 void latent_store(Ctx&, const LatentStoreArgs& args);
 void attention(Ctx&, const AttentionArgs& args);
+void merge_parts(Ctx&, const MergePartsArgs& args);
 void causal_conv(Ctx&, const CausalConvArgs& args);
 void selective_scan(Ctx&, const SelectiveScanArgs& args);
 void head_scan(Ctx&, const HeadScanArgs& args);
@@ -652,6 +690,9 @@ void all_reduce(Ctx&, Tensor out, Tensor x, bool accumulate,
                 const std::function<void(int64_t first, int64_t rows)>& compute, const RowNorm* norm = nullptr);
 // out = the columns x of rank 0, 1, ... side by side. A rank has share_of(columns of out) columns (parallel/share.h).
 void all_gather(Ctx&, Tensor out, Tensor x);
+// out = the columns that rank 0, 1, ... has for this rank, side by side. x has the columns for rank 0, 1, ... side by
+// side, as many for each.
+void all_to_all(Ctx&, Tensor out, Tensor x);
 // Replaces a dense tensor x of whole 32-bit words by that of rank 0 of all ranks.
 void broadcast(Ctx&, Tensor x);
 // Copies a dense tensor x of whole 32-bit words to or from another rank of Ctx::pipeline, which makes the opposite call

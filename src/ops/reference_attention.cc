@@ -1,4 +1,5 @@
-// Scalar reference of the ops on the paged cache: rope_store, latent_store, and attention with a two-pass softmax.
+// Scalar reference of the ops on the paged cache: rope_store, latent_store, attention with a two-pass softmax, and
+// merge_parts.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -50,20 +51,18 @@ void rotate(float* head, const float* cos_sin, int64_t rotary_dim, bool interlea
 class Row {
  public:
   Row(const AttentionArgs& args, int64_t sequence, int64_t position)
-      : args_(args),
-        table_(args.block_table.data() + sequence * args.block_table_stride),
-        position_(position),
-        first_(args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0),
-        last_(args.causal ? position : args.kv_len[sequence] - 1) {
-    if (args.chunk > 0) first_ = position / args.chunk * args.chunk;
-    first_ = std::max<int64_t>(first_, args.first);
-    if (args.window > 0) last_ = std::min<int64_t>(last_, position + args.window - 1);
+      : args_(args), table_(args.block_table.data() + sequence * args.block_table_stride), position_(position) {
+    int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
+    if (args.chunk > 0) first = position / args.chunk * args.chunk;
+    int64_t end = args.causal ? position + 1 : args.kv_len[sequence];
+    if (args.window > 0) end = std::min<int64_t>(end, position + args.window);
+    first_ = args.share.count(std::max<int64_t>(first, args.first)), end_ = args.share.count(end);
   }
 
-  // Computes one head: `q` is [head_dim], `out` is [value_dim].
-  void attend(const float* q, float* out, int64_t head) const {
+  // Computes one head: `q` is [head_dim], `out` is [value_dim]. Returns the logarithm of the sum of exponentials.
+  double attend(const float* q, float* out, int64_t head) const {
     const int64_t kv_head = head / (args_.heads / args_.k_cache.shape[1]);
-    const int64_t keys = last_ + 1 - first_;
+    const int64_t keys = end_ - first_;
     std::vector<double> weights(keys);
     double top = args_.sinks ? args_.sinks[head] : -INFINITY;
     for (int64_t i = 0; i < keys; ++i) {
@@ -79,7 +78,8 @@ class Row {
       load(values, slot(first_ + i), kv_head, value);
       for (size_t d = 0; d < mixed.size(); ++d) mixed[d] += weights[i] * value[d];
     }
-    for (size_t d = 0; d < mixed.size(); ++d) out[d] = static_cast<float>(mixed[d] / sum);
+    for (size_t d = 0; d < mixed.size(); ++d) out[d] = keys > 0 ? static_cast<float>(mixed[d] / sum) : 0.0f;
+    return top + std::log(sum);
   }
 
  private:
@@ -105,7 +105,7 @@ class Row {
 
   const AttentionArgs& args_;
   const int32_t* table_;
-  int64_t position_, first_, last_;
+  int64_t position_, first_ = 0, end_ = 0;  // keys of the cache
 };
 
 }  // namespace
@@ -135,7 +135,7 @@ void rope_store(Queue&, const RopeStoreArgs& args) {
     const float* cos_sin = rotated ? args.cos_sin.f32() + args.positions[t] * args.cos_sin.row_stride : nullptr;
     float* q = args.q.f32() + t * args.q.row_stride;
     for (int64_t h = 0; h < heads; ++h) rotate(q + h * head_dim, cos_sin, rotary_dim, args.interleaved);
-    for (int64_t h = 0; args.k.data != nullptr && h < kv_heads; ++h) {
+    for (int64_t h = 0; args.k.data != nullptr && args.slots[t] >= 0 && h < kv_heads; ++h) {
       const float* k = args.k.f32() + t * args.k.row_stride + h * head_dim;
       const float* v = args.v.f32() + t * args.v.row_stride + h * value_dim;
       key.assign(k, k + head_dim);
@@ -157,6 +157,7 @@ void latent_store(Queue&, const LatentStoreArgs& args) {
       std::copy_n(args.q_rope.f32() + t * args.q_rope.row_stride + h * rotary, rotary, q);
       rotate(q, cos_sin, rotary, args.interleaved);
     }
+    if (args.slots[t] < 0) continue;
     std::copy_n(args.latent.f32() + t * args.latent.row_stride, latent, key.data());
     std::copy_n(args.k_rope.f32() + t * args.k_rope.row_stride, rotary, key.data() + latent);
     rotate(key.data() + latent, cos_sin, rotary, args.interleaved);
@@ -174,9 +175,32 @@ void attention(Queue& queue, const AttentionArgs& args) {
         const int64_t row = item / args.heads, head = item % args.heads;
         const float* q = args.q.f32() + (begin + row) * args.q.row_stride + head * head_dim;
         float* out = args.out.f32() + (begin + row) * args.out.row_stride + head * value_dim;
-        Row(args, static_cast<int64_t>(s), args.kv_len[s] - rows + row).attend(q, out, head);
+        const double sum = Row(args, static_cast<int64_t>(s), args.kv_len[s] - rows + row).attend(q, out, head);
+        if (args.log_sums.data == nullptr) continue;
+        args.log_sums.f32()[(begin + row) * args.log_sums.row_stride + head] = static_cast<float>(sum);
       }
     });
+  }
+}
+
+void merge_parts(Queue&, const MergePartsArgs& args) {
+  const int64_t parts = args.parts, heads = args.heads, dim = args.out.shape[1] / heads;
+  std::vector<double> weights(static_cast<size_t>(parts)), mixed(static_cast<size_t>(dim));
+  for (int64_t t = 0; t < args.out.shape[0]; ++t) {
+    for (int64_t h = 0; h < heads; ++h) {
+      const float* logs = args.log_sums.f32() + t * args.log_sums.row_stride + h;
+      double top = args.sinks ? args.sinks[h] : -INFINITY;
+      for (int64_t p = 0; p < parts; ++p) top = std::max<double>(top, logs[p * heads]);
+      double sum = args.sinks ? std::exp(args.sinks[h] - top) : 0.0;
+      for (int64_t p = 0; p < parts; ++p) sum += weights[p] = std::exp(logs[p * heads] - top);
+      std::ranges::fill(mixed, 0.0);
+      for (int64_t p = 0; p < parts; ++p) {
+        const float* x = args.x.f32() + t * args.x.row_stride + (p * heads + h) * dim;
+        for (int64_t d = 0; d < dim; ++d) mixed[d] += weights[p] / sum * x[d];
+      }
+      float* out = args.out.f32() + t * args.out.row_stride + h * dim;
+      for (int64_t d = 0; d < dim; ++d) out[d] = static_cast<float>(mixed[d]);
+    }
   }
 }
 

@@ -108,6 +108,35 @@ void all_gather(Queue& queue, Communicator& ranks, Tensor out, Tensor x) {
   });
 }
 
+void all_to_all(Queue& queue, Communicator& ranks, Tensor out, Tensor x) {
+  const int64_t columns = x.shape[1] / ranks.size();  // for each rank
+  // The outbox has the piece for each rank, one after another.
+  const int64_t wide = std::min(columns, kOutboxFloats / ranks.size());
+  const int64_t high = std::max<int64_t>(1, kOutboxFloats / (wide * ranks.size()));
+  for (int64_t row = 0; row < x.shape[0]; row += high) {
+    for (int64_t column = 0; column < columns; column += wide) {
+      const Piece piece{row, std::min(high, x.shape[0] - row), column, std::min(wide, columns - column)};
+      const int64_t floats = piece.rows * piece.columns;
+      auto* box = reinterpret_cast<float*>(ranks.outbox());
+      queue.threads().parallel_for(ranks.size(), 1, [&](int64_t first, int64_t last) {
+        for (int64_t rank = first; rank < last; ++rank) {
+          const Tensor from = piece.of(x.slice_columns(rank * columns, columns));
+          copy_rows_to(box + rank * floats, piece.columns, from.f32(), from.row_stride, piece.rows, piece.columns);
+        }
+      });
+      ranks.publish(tag(7, piece), piece.bytes() * static_cast<size_t>(ranks.size()));
+      queue.threads().parallel_for(ranks.size(), 1, [&](int64_t first, int64_t last) {
+        for (int64_t rank = first; rank < last; ++rank) {
+          const Tensor to = piece.of(out.slice_columns(rank * columns, columns));
+          const auto* theirs = reinterpret_cast<const float*>(ranks.inbox(static_cast<int>(rank)));
+          copy_rows_to(to.f32(), to.row_stride, theirs + ranks.rank() * floats, piece.columns, piece.rows,
+                       piece.columns);
+        }
+      });
+    }
+  }
+}
+
 void broadcast(Queue&, Communicator& ranks, Tensor x) {
   std::vector<std::byte> message;
   if (ranks.rank() == 0) message.assign(x.data, x.data + x.bytes());

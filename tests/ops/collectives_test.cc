@@ -189,6 +189,33 @@ TEST(Collectives, AllReduceOfRowsThatAreComputedMeanwhile) {
   }
 }
 
+TEST(Collectives, AllToAllMovesTheColumnsOfEachRank) {
+  for (const Backend* backend : backends()) {
+    for (const int size : {1, 2, 3}) {
+      on_ranks(*backend, size, 2, [&](const Rank& rank) {
+        for (const auto& [rows, columns, gap] : kSizes) {
+          const auto x_of = [&](int of) { return matrix_of(of, rows, columns * size, gap); };
+          const Owned x = x_of(rank.communicator.rank());
+          Owned out = matrix_of(10, rows, columns * size, gap + 1);
+          const Owned before = out;
+          all_to_all(rank.ctx, out, x);
+          for (int other = 0; other < size; ++other) {
+            const Owned theirs = x_of(other);
+            for (int64_t i = 0; i < rows; ++i) {
+              const float* want = theirs.row(i) + rank.communicator.rank() * columns;
+              ASSERT_TRUE(same_bits(out.row(i) + other * columns, want, columns))
+                  << rows << " x " << columns << ", row " << i << " of rank " << other;
+            }
+          }
+          for (int64_t i = 0; i + 1 < rows; ++i) {
+            ASSERT_TRUE(same_bits(out.row(i) + columns * size, before.row(i) + columns * size, gap + 1)) << "row " << i;
+          }
+        }
+      });
+    }
+  }
+}
+
 // What every rank holds of a sum over the ranks in their order.
 Owned sum_of(const std::vector<Owned>& summands, const Owned& before, bool accumulate) {
   Owned out(before);

@@ -3,7 +3,8 @@
 //
 // Keys are processed in tiles at absolute positions, as pairs of bf16 (attention_pairs.h) or in fp32
 // (attention_fp32.h). Tiles accumulate inside splits of kSplit absolute positions. Splits are merged in order, whether
-// one thread runs them all or several share them. A row touches only the tiles, keys and splits it can see, each in
+// one thread runs them all or several share them. If the caches have a part of the positions (KeyShare), tiles and
+// splits count the keys of the caches. A row touches only the tiles, keys and splits it can see, each in
 // ascending order. So its bits do not depend on other rows, chunks, blocks or threads.
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention_fp32.h"
@@ -17,7 +18,8 @@ void merge(const ops::AttentionArgs& args, const Plan& plan, const Task& task, i
            const State& total) {
   for (int64_t row = 0; row < task.rows(); ++row) {
     const int64_t position = task.first_position + row / task.heads;
-    if (last_key(args, task, position) < split * kSplit || first_key(args, position) >= (split + 1) * kSplit) continue;
+    const int64_t first = max_of(first_key(args, position), split * kSplit);
+    if (first > min_of(last_key(args, task, position), (split + 1) * kSplit - 1)) continue;
     const float top = part.top[row] > total.top[row] ? part.top[row] : total.top[row];
     const Vec a = exp(broadcast(total.top[row]) - broadcast(top)), b = exp(broadcast(part.top[row]) - broadcast(top));
     total.top[row] = top;
@@ -33,14 +35,20 @@ void merge(const ops::AttentionArgs& args, const Plan& plan, const Task& task, i
 
 void finish(const ops::AttentionArgs& args, const Plan& plan, const Task& task, const State& total) {
   for (int64_t row = 0; row < task.rows(); ++row) {
-    const int64_t head = task.first_head + row % task.heads;
+    const int64_t head = task.first_head + row % task.heads, position = task.first_position + row / task.heads;
+    const bool any = first_key(args, position) <= last_key(args, task, position);
     Vec scale = broadcast(1.0f), sum = broadcast(reduce_add(load(total.sums + row * kLanes, All{})));
     if (args.sinks != nullptr) {
       const float top = args.sinks[head] > total.top[row] ? args.sinks[head] : total.top[row];
       scale = exp(broadcast(total.top[row]) - broadcast(top));
       sum = sum * scale + exp(broadcast(args.sinks[head]) - broadcast(top));
     }
-    scale = scale / sum;
+    if (args.log_sums.data != nullptr) {
+      float* to = reinterpret_cast<float*>(args.log_sums.data) +
+                  (task.first_row + row / task.heads) * args.log_sums.row_stride + head;
+      *to = any ? total.top[row] + first_lane(log(sum)) : kMinusInfinity;
+    }
+    scale = any ? scale / sum : zero();  // mixed values are zero without any key
     float* out = reinterpret_cast<float*>(args.out.data) + (task.first_row + row / task.heads) * args.out.row_stride +
                  head * plan.value_dim;
     const float* mixed = total.mixed + row * plan.value_stride;
@@ -66,7 +74,7 @@ class Attention {
     const auto sequences = static_cast<int64_t>(args_.kv_len.size());
     for (int64_t s = 0; s < sequences; ++s) {
       tasks_ += tasks_of_sequence(args_, plan_, s);
-      const int64_t splits = (args_.kv_len.data()[s] + kSplit - 1) / kSplit;
+      const int64_t splits = (count_keys(args_.share, args_.kv_len.data()[s]) + kSplit - 1) / kSplit;
       max_splits_ = max_of(max_splits_, splits);
     }
     const int64_t states = tasks_ * max_splits_ * State::floats(plan_);

@@ -323,11 +323,13 @@ class Fp32Tiles {
   void attend_tile(int64_t tile) {
     const int64_t end = min_of(tile + kTile - 1, last_key(args_, task_));
     // Positions before `behind` cannot see any key of the tile, because of the causal mask or the window.
-    const int64_t behind = args_.causal ? tile : args_.window > 0 ? tile - args_.window + 1 : 0;
+    const int64_t tile_begins = position_of_key(args_.share, tile);
+    const int64_t tile_ends = position_of_key(args_.share, tile + kTile - 1);
+    const int64_t behind = args_.causal ? tile_begins : args_.window > 0 ? tile_begins - args_.window + 1 : 0;
     const int64_t from = max_of(task_.first_position, behind);
     int64_t to = task_.last_position();
-    if (args_.window > 0) to = min_of(to, tile + kTile - 1 + args_.window - 1);
-    if (args_.chunk > 0) to = min_of(to, ((tile + kTile - 1) / args_.chunk + 1) * args_.chunk - 1);
+    if (args_.window > 0) to = min_of(to, tile_ends + args_.window - 1);
+    if (args_.chunk > 0) to = min_of(to, (tile_ends / args_.chunk + 1) * args_.chunk - 1);
     if (from > to) return;
     const int64_t first = (from - task_.first_position) * task_.heads;
     const int64_t last = (to + 1 - task_.first_position) * task_.heads;
@@ -363,13 +365,13 @@ class Fp32Tiles {
       const int64_t row = (position - task_.first_position) * task_.heads;
       const int64_t low = max_of(first_key(args_, position) - tile, 0);
       const int64_t high = min_of(last_key(args_, task_, position) - tile + 1, kTile);
-      for (int64_t h = 0; h < task_.heads; ++h) soften(row + h, tile - position, low, high);
+      for (int64_t h = 0; h < task_.heads && low < high; ++h) soften(row + h, tile - position, low, high);
       const bool all = low == 0 && high == kTile;
       if (all && whole < 0) whole = row;
       if (all && position < to) continue;
       if (whole >= 0) mix_values(whole, (all ? row + task_.heads : row) - whole, 0, kTile, ahead);
       whole = -1;
-      if (!all) mix_values(row, task_.heads, low, high, ahead);
+      if (!all && low < high) mix_values(row, task_.heads, low, high, ahead);
     }
   }
 

@@ -49,7 +49,7 @@ struct Task {
   int64_t first_head, heads;
   int64_t first_row, rows_per_head;  // first_row is a row of the batch
   int64_t first_position;
-  int64_t keys;  // keys in the sequence
+  int64_t keys;  // tokens of the sequence
   int64_t rows() const { return heads * rows_per_head; }
   int64_t last_position() const { return first_position + rows_per_head - 1; }
 };
@@ -80,13 +80,26 @@ const ops::CacheTensor& values_of(const ops::AttentionArgs& args) {
   return args.v_cache.data != nullptr ? args.v_cache : args.k_cache;
 }
 
+// KeyShare::count, because instruction sets share no inline functions, and the position of a key, which inverts it.
+int64_t count_keys(const ops::KeyShare& share, int64_t positions) {
+  if (share.parts == 1) return positions;
+  const int64_t run = share.run, round = run * share.parts;
+  return positions / round * run + max_of(0, min_of(run, positions % round - run * share.part));
+}
+int64_t position_of_key(const ops::KeyShare& share, int64_t key) {
+  if (share.parts == 1) return key;
+  return (key / share.run * share.parts + share.part) * share.run + key % share.run;
+}
+
+// The first and the last key of the cache that a row sees. If the caches have a part of the positions, the first may be
+// behind the last: the row sees none then.
 int64_t first_key(const ops::AttentionArgs& args, int64_t position) {
-  if (args.chunk > 0) return max_of(args.first, position / args.chunk * args.chunk);
-  return args.window > 0 ? max_of(args.first, position - args.window + 1) : args.first;
+  if (args.chunk > 0) return count_keys(args.share, max_of(args.first, position / args.chunk * args.chunk));
+  return count_keys(args.share, args.window > 0 ? max_of(args.first, position - args.window + 1) : args.first);
 }
 int64_t last_key(const ops::AttentionArgs& args, const Task& task, int64_t position) {
-  if (args.causal) return position;
-  return args.window > 0 ? min_of(task.keys, position + args.window) - 1 : task.keys - 1;
+  if (args.causal) return count_keys(args.share, position + 1) - 1;
+  return count_keys(args.share, args.window > 0 ? min_of(task.keys, position + args.window) : task.keys) - 1;
 }
 // Returns the last key that any row of the task sees.
 int64_t last_key(const ops::AttentionArgs& args, const Task& task) {

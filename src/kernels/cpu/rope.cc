@@ -127,6 +127,7 @@ void rope_store_token(const ops::RopeStoreArgs& args, int64_t token, float* memo
   const float* k = reinterpret_cast<const float*>(args.k.data) + token * args.k.row_stride;
   const float* v = reinterpret_cast<const float*>(args.v.data) + token * args.v.row_stride;
   const int64_t slot = args.slots.data()[token];
+  if (slot < 0) return;
   for (int64_t head = 0; head < kv_heads; ++head) {
     const CachedVector<T> key(args.k_cache, slot, head, memory), value(args.v_cache, slot, head, memory);
     rotate(k + head * head_dim, key.at(0), head_dim, rotation);
@@ -156,6 +157,7 @@ void latent_store_token(const ops::LatentStoreArgs& args, int64_t token, float* 
   for (int64_t at = 0; at < args.q_rope.shape[1]; at += rotary, q += head_dim) {
     rotate(q_rope + at, q, rotary, rotation);
   }
+  if (args.slots.data()[token] < 0) return;
   const CachedVector<T> key(args.k_cache, args.slots.data()[token], 0, memory);
   copy(row(args.latent), key.at(0), latent);
   rotate(row(args.k_rope), key.at(latent), rotary, rotation);

@@ -424,6 +424,7 @@ constexpr ops::OpTable op_table() {
                      .matrix_slots = matrix_slots_op,
                      .all_reduce = all_reduce_op,
                      .all_gather = rank_op<all_gather, Tensor, Tensor>,
+                     .all_to_all = rank_op<all_to_all, Tensor, Tensor>,
                      .broadcast = rank_op<broadcast, Tensor>,
                      .send = rank_op<send, int, Tensor>,
                      .receive = rank_op<receive, int, Tensor>};

@@ -46,7 +46,7 @@ __global__ void rope_store_kernel(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q>
   for (int i = first; i < heads * half; i += step) {
     rotate_pair(rotation, table, q.data + token * q.stride + i / half * head_dim, i % half);
   }
-  if (k.data == nullptr) return;
+  if (k.data == nullptr || slots[token] < 0) return;
   const int64_t slot = slots[token];
   const int kv_heads = static_cast<int>(k_cache.kv_heads);
   for (int i = first; i < kv_heads * head_dim; i += step) {
@@ -105,7 +105,7 @@ __global__ void rope_store_packs(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> 
   const int step = static_cast<int>(gridDim.y * blockDim.x), lane = static_cast<int>(threadIdx.x) % kWarp;
   const int head_dim = static_cast<int>(k_cache.dim), half = head_dim / 2, packs = half / kTaken;
   const int value_packs = static_cast<int>(v_cache.dim) / kTaken;
-  const int kv_heads = k.data != nullptr ? static_cast<int>(k_cache.kv_heads) : 0;
+  const int kv_heads = k.data != nullptr && slots[token] >= 0 ? static_cast<int>(k_cache.kv_heads) : 0;
   const float* table = rotation.cos_sin + positions[token] * rotation.stride;
   const int rotations = (heads + kv_heads) * packs, all = rotations + kv_heads * value_packs;
   const int64_t slot = kv_heads > 0 ? slots[token] : 0;
@@ -190,7 +190,8 @@ __global__ void rope_store_int8(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> v
   const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) / kWarp;
   const int step = static_cast<int>(gridDim.y * blockDim.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int head_dim = static_cast<int>(k_cache.dim), value_dim = static_cast<int>(v_cache.dim);
-  const int kv_heads = static_cast<int>(k_cache.kv_heads), all = heads + (k.data != nullptr ? 2 * kv_heads : 0);
+  const bool stores = k.data != nullptr && slots[token] >= 0;
+  const int kv_heads = static_cast<int>(k_cache.kv_heads), all = heads + (stores ? 2 * kv_heads : 0);
   const float* table = rotation.cos_sin != nullptr ? rotation.cos_sin + positions[token] * rotation.stride : nullptr;
   for (int i = first; i < all; i += step) {
     if (i < heads) {
@@ -219,6 +220,7 @@ __global__ void latent_store_kernel(RowsOf<float> q, RowsOf<float> q_rope, int h
     const float* from = q_rope.data + token * q_rope.stride + i / rotary * rotary;
     q.data[token * q.stride + i / rotary * head_dim + plain + i % rotary] = rotated(rotation, table, from, i % rotary);
   }
+  if (slots[token] < 0) return;
   if constexpr (std::is_same_v<T, int8_t>) {
     if (threadIdx.x >= kWarp) return;
     const float *plain_from = latent.data + token * latent.stride, *turned = k_rope.data + token * k_rope.stride;

@@ -149,6 +149,39 @@ __global__ void __launch_bounds__(kThreads)
   meet(m, 0, m.size);
 }
 
+// The columns for each rank, or of each rank.
+struct RankColumns {
+  WideRows<float> of[kMostPeers];
+};
+
+// An outbox has the columns for rank 0, 1, ... one after another, as whole units.
+__global__ void __launch_bounds__(kThreads)
+    exchange(const __grid_constant__ PeerMemory m, const __grid_constant__ RankColumns out,
+             const __grid_constant__ RankColumns x, int64_t rows) {
+  const int columns = x.of[0].columns;
+  const Units units(rows, columns);
+  float4 v[kBatch];
+  for (int rank = 0; rank < m.size; ++rank) {
+    float4* shown = outbox<float4>(m, m.rank) + static_cast<unsigned>(rank) * units.total;
+    units.each([&](int i, unsigned, int64_t row, int column) { v[i] = x.of[rank].load(row, column); },
+               [&](int i, unsigned unit, int64_t row, int column) {
+                 if (rank != m.rank) {
+                   shown[unit] = v[i];
+                 } else {
+                   out.of[rank].store(row, column, columns, v[i]);
+                 }
+               });
+  }
+  meet(m, 0, m.size);
+  for (int rank = 0; rank < m.size; ++rank) {
+    if (rank == m.rank) continue;
+    const float4* shown = outbox<float4>(m, rank) + static_cast<unsigned>(m.rank) * units.total;
+    units.each([&](int i, unsigned unit, int64_t, int) { v[i] = shown[unit]; },
+               [&](int i, unsigned, int64_t row, int column) { out.of[rank].store(row, column, columns, v[i]); });
+  }
+  meet(m, 0, m.size);
+}
+
 // Copies 32-bit words of rank `from`. This rank meets the ranks first .. first + count - 1: all ranks, or for a message
 // to one rank the other one of the two.
 __global__ void __launch_bounds__(kThreads)
@@ -231,6 +264,22 @@ void all_gather(const Launch& l, const PeerMemory& m, const Tensor& out, const T
         m, WideRows<float>(out.slice_rows(row, count)), WideRows<float>(x.slice_rows(row, count)), count,
         static_cast<int>(widest));
     check_launch("columns of ranks");
+  });
+}
+
+void all_to_all(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x) {
+  const int64_t columns = x.shape[1] / m.size;
+  const auto columns_of = [&](const Tensor& all, int64_t row, int64_t count) {
+    RankColumns by_rank;
+    for (int rank = 0; rank < m.size; ++rank) {
+      by_rank.of[rank] = WideRows<float>(all.slice_rows(row, count).slice_columns(rank * columns, columns));
+    }
+    return by_rank;
+  };
+  each_run(x.shape[0], pieces(columns, 4) * 4 * m.size, [&](int64_t row, int64_t count) {
+    exchange<<<meeting_blocks(count * pieces(columns, 4)), kThreads, 0, l.stream>>>(m, columns_of(out, row, count),
+                                                                                    columns_of(x, row, count), count);
+    check_launch("columns for ranks");
   });
 }
 

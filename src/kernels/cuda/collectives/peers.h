@@ -101,6 +101,7 @@ class Peers {
 // collectives.cu. Tensors are as for the ops of the same names (ops/ops.h).
 void all_reduce(const Launch&, const PeerMemory&, const Tensor& out, const Tensor& x, bool accumulate);
 void all_gather(const Launch&, const PeerMemory&, const Tensor& out, const Tensor& x);
+void all_to_all(const Launch&, const PeerMemory&, const Tensor& out, const Tensor& x);
 void broadcast(const Launch&, const PeerMemory&, const Tensor& x);
 void send(const Launch&, const PeerMemory&, int rank, const Tensor& x);
 void receive(const Launch&, const PeerMemory&, int rank, const Tensor& x);

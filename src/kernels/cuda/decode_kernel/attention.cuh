@@ -342,6 +342,7 @@ __device__ void store_key(const RopeInstruction& a, int row, int kv_head, const 
   const Rotation rotation = rotation_of(a);
   const float* table = table_of(a, row);
   const int64_t slot = __ldg(a.slots + row);
+  if (slot < 0) return;
   T* k = Cache<T>{reinterpret_cast<T*>(a.k_cache), a.kv_heads, a.block_size, a.head_dim}.row(slot, kv_head);
   T* v = Cache<T>{reinterpret_cast<T*>(a.v_cache), a.kv_heads, a.block_size, a.value_dim}.row(slot, kv_head);
   const float* from_k = a.k + row * a.k_stride + int64_t{kv_head} * a.head_dim;

@@ -28,6 +28,7 @@ struct WideRows {
   int columns = 0;
   bool aligned = false;
 
+  WideRows() = default;
   explicit WideRows(const Tensor& t)
       : data(t.as<T>()),
         stride(t.row_stride),
