@@ -85,8 +85,10 @@ struct EngineOptions {
   int device = 0;                  // which device of the backend, counted from 0
   int tensor_parallel_size = 1;    // processes (ranks) that divide each layer between them; 1: this one alone
   int pipeline_parallel_size = 1;  // stages, of tensor_parallel_size ranks each, that divide the layers between them
-  int data_parallel_size = 1;      // replicas of the model, of tensor_ * pipeline_parallel_size ranks each
-  int data_parallel_rank = -1;     // the replica that this engine is, on its share of the devices; -1: all of them
+  int decode_context_parallel_size = 1;  // ranks of a layer that divide the keys and values of a head; 1: each has all
+  int cp_kv_cache_interleave_size = 1;   // tokens in a row that one of them has
+  int data_parallel_size = 1;            // replicas of the model, of tensor_ * pipeline_parallel_size ranks each
+  int data_parallel_rank = -1;          // the replica that this engine is, on its share of the devices; -1: all of them
   bool enable_expert_parallel = false;  // ranks have whole experts instead of a part of each expert
   bool enable_eplb = false;             // balance these experts between the ranks by their load
   std::string eplb_config{};            // JSON object: how experts are balanced (docs/scale-out.md); empty: defaults
@@ -255,6 +257,10 @@ void visit(V&& v, EngineOptions& o) {
     "(scale-out.md)");
   v("pipeline-parallel-size", o.pipeline_parallel_size,
     "stages that divide the model's layers between them, each of --tensor-parallel-size processes (scale-out.md)");
+  v("decode-context-parallel-size", o.decode_context_parallel_size,
+    "how many processes of --tensor-parallel-size divide the KV cache of a head that all of them need (scale-out.md)");
+  v("cp-kv-cache-interleave-size", o.cp_kv_cache_interleave_size,
+    "with --decode-context-parallel-size: tokens in a row that one process has; divides --block-size");
   v("data-parallel-size", o.data_parallel_size,
     "replicas of the model behind one address, each with its own devices, or its own part of the threads "
     "(scale-out.md)");
@@ -360,6 +366,8 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("threads", o.threads, 0, 1024);
   v("tensor-parallel-size", o.tensor_parallel_size, 1, 64);
   v("pipeline-parallel-size", o.pipeline_parallel_size, 1, 64);
+  v("decode-context-parallel-size", o.decode_context_parallel_size, 1, 64);
+  v("cp-kv-cache-interleave-size", o.cp_kv_cache_interleave_size, 1, 64);
   v("data-parallel-size", o.data_parallel_size, 1, 64);
   v("data-parallel-rank", o.data_parallel_rank, -1, 63);
   v("device", o.device, 0, 1023);

@@ -87,7 +87,7 @@ int logits(Arguments a) {
   const int rows = pooled ? 1 : length, width = pooled ? loaded.plan.shape.width : vocab;
   std::vector<float> all(static_cast<size_t>(rows) * static_cast<size_t>(width));
   for_each_logits(
-      runner, loaded.plan, a.engine.block_size, ids, a.chunk,
+      runner, loaded.plan, loaded.plan.block_size, ids, a.chunk,
       [&](int position, std::span<const float> row) {
         std::copy(row.begin(), row.end(), all.begin() + static_cast<ptrdiff_t>(position) * width);
       },

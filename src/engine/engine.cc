@@ -146,7 +146,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& lo
   s.max_num_batched_tokens = plan.step_tokens;
   s.max_logit_rows = plan.logit_rows;
   s.max_model_len = plan.max_model_len;
-  s.block_size = o.block_size;
+  s.block_size = plan.block_size;
   s.blocks = plan.blocks;
   s.groups = plan.kv.groups;
   s.policy = o.scheduling_policy;

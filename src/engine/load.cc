@@ -19,6 +19,7 @@
 #include "base/registry.h"
 #include "engine/expert_balance.h"
 #include "engine/hidden_pooler.h"
+#include "engine/key_parts.h"
 #include "engine/load_draft.h"
 #include "engine/load_parts.h"
 #include "engine/option_checks.h"
@@ -178,10 +179,10 @@ size_t default_cache(const LoadPlan& plan, size_t free_bytes) {
 }
 
 // Returns the most blocks a cache can have: the places of tokens in it are 32-bit integers.
-int64_t most_blocks(const KvLayout& kv) {
+int64_t most_blocks(const LoadPlan& plan) {
   int64_t parts = 1;
-  for (const BlockGroup& group : kv.groups) parts = std::max<int64_t>(parts, group.ids_per_block);
-  return std::numeric_limits<int32_t>::max() / (parts * kv.block_size) - 1;
+  for (const BlockGroup& group : plan.kv.groups) parts = std::max<int64_t>(parts, group.ids_per_block);
+  return std::numeric_limits<int32_t>::max() / (parts * plan.block_size) - 1;
 }
 
 // Returns for example " in 7 groups of 5 layers (1 of all tokens, 6 of the last 1024)", or "" if there is one group.
@@ -195,6 +196,10 @@ std::string describe_groups(const KvLayout& kv) {
     text += fmt::format("{}{} of the last {}", text.empty() ? "" : ", ", count, window);
   }
   return fmt::format(" in {} groups of {} layers ({})", kv.groups.size(), kv.places.size(), text);
+}
+
+std::string describe_share(const ops::KeyShare& share) {
+  return share.whole() ? "" : fmt::format(", divided between {} ranks,", share.parts);
 }
 
 // Makes the sizes of a plan those that all ranks can hold.
@@ -219,7 +224,7 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes)
     throw Error(ErrorCode::kInvalidRequest, fmt::format("--max-model-len {} is longer than the model's {} positions",
                                                         asked, plan.shape.max_positions));
   }
-  const int bs = options.block_size;
+  const int bs = plan.block_size;
   plan.max_model_len = asked > 0 ? asked : plan.shape.max_positions;
   const auto blocks_of_sequence = [&](int64_t tokens) -> int64_t {
     return peak_blocks(tokens, bs, plan.kv.groups, plan.step_tokens);
@@ -240,7 +245,7 @@ void plan_cache(const EngineOptions& options, LoadPlan& plan, size_t free_bytes)
   if (asked_bytes == 0 && blocks < one_sequence) {
     blocks = std::min<int64_t>(one_sequence, static_cast<int64_t>(free_bytes / block_bytes));
   }
-  blocks = std::min<int64_t>(blocks, most_blocks(plan.kv));
+  blocks = std::min<int64_t>(blocks, most_blocks(plan));
   if (blocks < one_sequence) {
     int64_t fits = 0;  // counted in blocks by the loop, then in tokens
     for (int64_t more = 1 << 26; more > 0; more /= 2) {
@@ -375,6 +380,7 @@ namespace {
 void join_ranks(const EngineOptions& options, LoadPlan& plan, std::shared_ptr<Communicator> communicator) {
   const int size = options.tensor_parallel_size, stages = options.pipeline_parallel_size;
   check_ranks(options);
+  check_key_parts(options);
   const int rank = communicator != nullptr ? communicator->rank() : 0;
   plan.ranks = {rank % size, size};
   plan.stage = {rank / size, stages};
@@ -386,6 +392,7 @@ void join_ranks(const EngineOptions& options, LoadPlan& plan, std::shared_ptr<Co
   } else if (size > 1) {
     plan.group = plan.communicator->group(plan.stage.rank * size, size);
   }
+  plan.key_ranks = join_key_ranks(options, plan);
 }
 
 }  // namespace
@@ -463,7 +470,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
                 fmt::format("--packed-cache needs a backend with weights in host memory, not {}", plan.backend->name));
   }
   if (options.max_num_seqs == 0) options.max_num_seqs = host_accessible ? 256 : 512;
-  plan.block_size = options.block_size;
+  plan.block_size = options.block_size * options.decode_context_parallel_size;
   plan.step_tokens = options.max_num_batched_tokens;
   if (plan.step_tokens == 0) plan.step_tokens = host_accessible ? 512 : 8192;
   plan.dtype = parse_dtype("dtype", options.dtype, checkpoint_dtype(*plan.checkpoint));
@@ -488,6 +495,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   const std::unique_ptr<Model> model = build_model(plan, context, options.max_model_len);
   if (balancer != nullptr) balancer->check();
   note_model(plan, *model, context);
+  check_key_parts(options, plan);
   if (plan.kv_dtype == &kInt8 && std::ranges::any_of(plan.shape.kv, &KvShape::entries)) {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("--kv-cache-dtype int8: not supported for the family {} (expected one of: auto, float32, "
@@ -538,6 +546,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   size_t free_bytes = memory.available_bytes > fixed ? memory.available_bytes - fixed : 0;
   plan_states(options, plan, free_bytes);
   plan.kv = groups_by_window(plan.shape.kv, plan.kv_dtype, options.block_size, longest);
+  plan.kv.share = key_share(options, plan.ranks);
   if (plan.draft != nullptr) plan.kv = with_second_model(std::move(plan.kv), plan.draft->shape.kv);
   const size_t block_bytes = plan.kv.block_bytes();
   if (free_bytes < std::max(block_bytes, kBookkeeping)) {
@@ -546,10 +555,11 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   plan_cache(options, plan, free_bytes);
   agree(plan);
   share_blocks(plan);
-  memory.rows.push_back({"KV cache", block_bytes * plan.blocks,
-                         fmt::format("{} blocks of {} tokens as {}{}{}, {} tokens per sequence at most", plan.blocks,
-                                     options.block_size, plan.kv_dtype->name, describe_groups(plan.kv),
-                                     plan.draft != nullptr ? ", those of drafts included" : "", plan.max_model_len)});
+  memory.rows.push_back(
+      {"KV cache", block_bytes * plan.blocks,
+       fmt::format("{} blocks of {} tokens{} as {}{}{}, {} tokens per sequence at most", plan.blocks, plan.block_size,
+                   describe_share(plan.kv.share), plan.kv_dtype->name, describe_groups(plan.kv),
+                   plan.draft != nullptr ? ", those of drafts included" : "", plan.max_model_len)});
   if (memory.total() + kHeadroom > memory.available_bytes) {
     throw Error(ErrorCode::kOutOfMemory, fmt::format("{} does not fit in memory:\n{}", options.model, memory.table()));
   }

@@ -50,7 +50,7 @@ struct LoadPlan {
   int step_tokens = 0;    // most tokens of one step
   KvLayout kv;            // how layers share the blocks of the KV cache
   int blocks = 0;         // blocks of the KV cache
-  int block_size = 0;     // tokens per block
+  int block_size = 0;     // tokens per block, of which this rank has kv.block_size
   int state_slots = 0;    // slots for recurrent states; 0: the model has no recurrent layers
   int max_num_seqs = 0;   // most sequences of one step: the option's value, or fewer if there are fewer state slots
   int logit_rows = 0;     // most rows of logits in one step
@@ -62,6 +62,7 @@ struct LoadPlan {
   Ranks stage{};                                 // which layers it has
   std::shared_ptr<Communicator> communicator{};  // to all other ranks; null: there are none, or the plan is all
   std::shared_ptr<Communicator> group{};         // to the ranks that compute each layer together; null: there is one
+  std::shared_ptr<Communicator> key_ranks{};     // to those of them that divide the keys of a sequence; null: none do
   // Extra blocks and state slots for the rows that pad a captured step (engine/graph_runner.h).
   int spare() const { return backend->can.captures ? 1 : 0; }
   MemoryPlan memory;

@@ -125,6 +125,7 @@ LoadContext context_for(const EngineOptions& options, const LoadPlan& plan, Lora
           .dry = dry,
           .keep_types = plan.keep_types,
           .ranks = plan.ranks,
+          .key_parts = options.decode_context_parallel_size,
           .expert_parallel = options.enable_expert_parallel,
           .stage = plan.stage,
           .lora = sites};

@@ -31,6 +31,9 @@ std::string identity_of(const LoadPlan& plan) {
   for (const BlockGroup& group : plan.kv.groups)
     text += fmt::format("group {} {}\n", group.window, group.ids_per_block);
   for (const KvLayout::Place& place : plan.kv.places) text += fmt::format("place {} {}\n", place.k, place.v);
+  if (const ops::KeyShare& share = plan.kv.share; !share.whole()) {
+    text += fmt::format("part {} of {} in runs of {}\n", share.part, share.parts, share.run);
+  }
   if (plan.ranks.many()) text += fmt::format("rank {} of {}\n", plan.ranks.rank, plan.ranks.size);
   if (plan.stage.many()) text += fmt::format("stage {} of {}\n", plan.stage.rank, plan.stage.size);
   for (const KvLayout::Layer& layer : plan.kv.layers) {

@@ -35,6 +35,7 @@ Runner::Runner(LoadedModel& loaded, Role role)
       inputs_(loaded.plan),
       graph_runner_(loaded, context_, inputs_) {
   context_.communicator = loaded.plan.group.get();
+  context_.key_ranks = loaded.plan.key_ranks.get();
   if (loaded.plan.stage.many()) context_.pipeline = loaded.plan.communicator.get();
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/key_parts.h"
 #include "ops/sample.h"
 
 namespace sluice {
@@ -23,7 +24,8 @@ size_t most_indices(const LoadPlan& plan) {
 
 }  // namespace
 
-StepInputs::StepInputs(const LoadPlan& plan) : queue_(*plan.queue), ranks_(plan.communicator.get()) {
+StepInputs::StepInputs(const LoadPlan& plan)
+    : queue_(*plan.queue), share_(plan.kv.share), ranks_(plan.communicator.get()) {
   if (plan.device->memory().host_accessible()) return;
   const size_t bytes = most_indices(plan) * sizeof(int32_t);
   for (Pinned& staging : staging_) {
@@ -89,6 +91,11 @@ std::span<const GivenRows> StepInputs::place_given(std::span<const GivenRows> gi
 
 BatchView StepInputs::place(ops::Ctx& context, const Batch& batch, const Tensor& sampled) {
   BatchView view(batch);
+  if (!share_.whole()) {
+    own_slots_ = batch.slots;
+    to_own_slots(share_, own_slots_);
+    view.slots = own_slots_;
+  }
   if (device_.size() == 0) {
     CHECK(batch.from_sample.empty(), "tokens of the previous step were not sampled on the device");
     return view;

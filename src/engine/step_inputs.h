@@ -45,6 +45,7 @@ class StepInputs {
   std::span<const GivenRows> place_given(std::span<const GivenRows> given);
 
   ops::Queue& queue_;
+  ops::KeyShare share_;
   const Communicator* ranks_;      // all ranks; null: there is one
   std::array<Pinned, 2> staging_;  // used alternately: the host fills one while the other is copied
   size_t turn_ = 0;
@@ -52,7 +53,8 @@ class StepInputs {
   Buffer device_;                   // empty if ops read host memory
   std::array<PinnedRows, 2> rows_;  // used alternately by steps that are given vectors; empty if none may be
   size_t rows_turn_ = 0;
-  std::vector<GivenRows> given_;  // the step's, in pinned memory
+  std::vector<GivenRows> given_;    // the step's, in pinned memory
+  std::vector<int32_t> own_slots_;  // the step's, if ranks divide the keys
 };
 
 }  // namespace sluice

@@ -28,14 +28,15 @@ struct TokenMixerStep {
   int first = 0;                               // see ops::AttentionArgs
   Tensor state{};  // [slots, state_values()] fp32, strided rows, indexed by Batch::state_slots
 
-  // Attention of the step's queries over the layer's cache. The caller adds heads, scale and masks.
+  // Attention of the step's queries over the layer's cache. The caller adds heads, scale and masks. If ranks divide
+  // the keys, the caller must be attend() (attention/key_ranks.h).
   ops::AttentionArgs attention(const Tensor& out, const Tensor& q) const {
     ops::AttentionArgs args;
     args.out = out, args.q = q;
     args.k_cache = kv->k, args.v_cache = kv->v;
     args.query_start = batch.query_start, args.kv_len = batch.kv_len;
     args.block_table = block_table(), args.block_table_stride = batch.block_table_stride;
-    args.first = first;
+    args.first = first, args.share = kv->share;
     return args;
   }
 

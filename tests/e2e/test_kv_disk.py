@@ -89,7 +89,7 @@ def test_two_servers_need_two_folders(tmp_path):
 RANKS = pytest.mark.parametrize("ranks", [["-tp", "2"], ["-pp", "2"]])
 
 
-@RANKS
+@pytest.mark.parametrize("ranks", [["-tp", "2"], ["-pp", "2"], ["-tp", "4", "-dcp", "2", "--block-size", "8"]])
 def test_every_rank_gives_back_its_part_from_host_memory(ranks):
     """Blocks have room for a few prompts only."""
     options = ["--dtype", "float32", "--max-model-len", "1024", "--kv-cache-memory-bytes", "4M", *ranks]

@@ -57,6 +57,7 @@ def wait_until(condition, seconds: float):
         (["-tp", "2"], "q8_0"),
         (["-pp", "2"], "none"),
         (["-tp", "2", "-pp", "2"], "none"),
+        (["-tp", "4", "-dcp", "2"], "none"),
         (["-dp", "2"], "none"),
         (["-tp", "2", "-dp", "2"], "none"),
     ],
@@ -94,7 +95,7 @@ def lora_goldens(adapter: str) -> list[dict]:
 ADAPTERS = [word for name in ("pirate", "json") for word in ("--lora-modules", f"{name}={MODEL}-lora-{name}")]
 
 
-@pytest.mark.parametrize("ranks", [["-tp", "2"], ["-pp", "2"], ["-tp", "2", "-pp", "2"]])
+@pytest.mark.parametrize("ranks", [["-tp", "2"], ["-pp", "2"], ["-tp", "2", "-pp", "2"], ["-tp", "4", "-dcp", "2"]])
 def test_adapters_are_exact(goldens, ranks):
     """Both adapters and the base in one batch, with room for both and with room for one."""
     for slots in ("2", "1"):

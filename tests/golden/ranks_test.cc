@@ -8,10 +8,13 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
+#include <functional>
 #include <limits>
 #include <map>
 #include <string_view>
 
+#include "base/json.h"
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
 #include "golden/rank_group.h"
@@ -24,10 +27,14 @@ namespace {
 struct Way {
   int tensor = 1, pipeline = 1;
   bool experts = false;  // ranks have whole experts
-  std::string str() const { return fmt::format("{}x{}{}", tensor, pipeline, experts ? "e" : ""); }
+  int keys = 1;          // ranks that divide the keys of a sequence
+  std::string str() const {
+    return fmt::format("{}x{}{}{}", tensor, pipeline, experts ? "e" : "", keys > 1 ? fmt::format("k{}", keys) : "");
+  }
 };
 
-constexpr Way kWays[] = {{2, 1}, {4, 1}, {1, 2}, {2, 2}, {2, 1, true}};
+constexpr Way kWays[] = {{2, 1},           {4, 1},           {1, 2},           {2, 2},          {2, 1, true},
+                         {2, 1, false, 2}, {4, 1, false, 2}, {4, 1, false, 4}, {2, 2, false, 2}};
 
 class Table : public ::testing::Environment {
  public:
@@ -71,6 +78,13 @@ size_t weight_bytes(const EngineOptions& options) {
   return plan_load(options, pool).weight_bytes;
 }
 
+bool divides_keys(EngineOptions options, const Way& way) {
+  options.decode_context_parallel_size = 1;
+  ThreadPool pool(1);
+  const std::vector<KvShape> layers = plan_load(options, pool).shape.kv;
+  return !layers.empty() && std::ranges::all_of(layers, [&](const KvShape& l) { return l.copies % way.keys == 0; });
+}
+
 std::vector<float> all_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> ids) {
   std::vector<float> all;
   for_each_logits(runner, plan, block_size, ids, 64,
@@ -97,18 +111,21 @@ TEST_P(RanksOfArch, LogitsAndGreedyTokens) {
   options.dtype = "float32";
   options.kv_cache_memory_bytes = 16 << 20;
   options.max_num_seqs = 64;
-  Table::Row& noted = table.row(name, way);
   const size_t whole = weight_bytes(options);
   options.tensor_parallel_size = way.tensor;
   options.pipeline_parallel_size = way.pipeline;
   options.enable_expert_parallel = way.experts;
+  options.decode_context_parallel_size = way.keys;
+  options.cp_kv_cache_interleave_size = way.keys == way.tensor ? 1 : 4;
+  if (way.keys > 1 && !divides_keys(options, way)) GTEST_SKIP() << "a layer that does not divide keys";
+  Table::Row& noted = table.row(name, way);
   RankGroup group(options);
   noted.error = 0;
   noted.share = static_cast<double>(group.plan().weight_bytes) / static_cast<double>(whole);
   if (way.tensor == 1) expect_bits_of_one_process(group, options, golden.ids("ids_1"));
   const auto check = [&](const std::string& index, int chunk) {
     const Tensor want = golden.logits("logits_" + index);
-    for_each_logits(group.runner(), group.plan(), options.block_size, golden.ids("ids_" + index), chunk,
+    for_each_logits(group.runner(), group.plan(), group.plan().block_size, golden.ids("ids_" + index), chunk,
                     [&](int position, std::span<const float> row) {
                       ASSERT_EQ(static_cast<int64_t>(row.size()), want.shape[1]);
                       const float* expected = want.f32() + position * want.row_stride;
@@ -122,7 +139,7 @@ TEST_P(RanksOfArch, LogitsAndGreedyTokens) {
     std::vector<int32_t> tokens = golden.ids(std::string("ids_") + index);
     for (const int32_t want : golden.ids(std::string("gen_") + index)) {
       int32_t got = -1;
-      for_each_logits(group.runner(), group.plan(), options.block_size, tokens, 64,
+      for_each_logits(group.runner(), group.plan(), group.plan().block_size, tokens, 64,
                       [&](int, std::span<const float> row) {
                         got = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
                       });
@@ -184,24 +201,84 @@ TEST(Ranks, StagesHoldTheirLayers) {
   }
 }
 
-TEST(Ranks, RefuseWhatTheyCannotDo) {
-  const auto error = [](auto&& change) -> std::string {
-    EngineOptions options;
-    options.model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
-    options.tensor_parallel_size = 2;
-    change(options);
-    ThreadPool pool(1);
-    try {
-      load_model(options, pool);
-    } catch (const Error& e) {
-      return e.what();
-    }
-    return "no error";
+// In the same memory, ranks that divide keys have room for as many more tokens.
+TEST(Ranks, DivideTheKeysOfAHead) {
+  EngineOptions options;
+  options.model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
+  options.dtype = "float32";
+  options.kv_cache_memory_bytes = 1 << 20;
+  options.max_num_seqs = 64;
+  options.max_model_len = 256;
+  options.tensor_parallel_size = 4;
+  ThreadPool pool(1);
+  const LoadPlan whole = plan_load(options, pool);
+  options.decode_context_parallel_size = 2;
+  const LoadPlan divided = plan_load(options, pool);
+  EXPECT_EQ(whole.shape.kv.at(0).copies, 2);
+  EXPECT_EQ(divided.kv.block_bytes(), whole.kv.block_bytes());
+  EXPECT_EQ(divided.block_size, 2 * whole.block_size);
+  EXPECT_EQ(divided.blocks, whole.blocks);
+}
+
+// What loading a model with some options throws.
+std::string error_of(const std::function<void(EngineOptions&)>& change) {
+  EngineOptions options;
+  options.model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
+  options.tensor_parallel_size = 2;
+  change(options);
+  ThreadPool pool(1);
+  try {
+    load_model(options, pool);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Ranks, RefuseToDivideKeysThatTheyCannot) {
+  const auto error = [](int ranks, int parts, const std::function<void(EngineOptions&)>& change = {}) {
+    return error_of([&](EngineOptions& o) {
+      o.tensor_parallel_size = ranks, o.decode_context_parallel_size = parts;
+      if (change) change(o);
+    });
   };
+  EXPECT_EQ(error(1, 2), "--decode-context-parallel-size 2: does not divide --tensor-parallel-size 1");
+  EXPECT_EQ(error(4, 3), "--decode-context-parallel-size 3: does not divide --tensor-parallel-size 4");
+  EXPECT_EQ(error(4, 2, [](EngineOptions& o) { o.cp_kv_cache_interleave_size = 3; }),
+            "--cp-kv-cache-interleave-size 3: does not divide --block-size 16");
+  const std::string layers =
+      "ranks can divide the keys of attention layer 0 (expected a multiple of {}: more ranks than key heads, or latent "
+      "attention, without biases by distance)";
+  EXPECT_EQ(error(2, 2),
+            "--decode-context-parallel-size 2: 1 of --tensor-parallel-size 2 " + fmt::format(fmt::runtime(layers), 2));
+  EXPECT_EQ(error(4, 4),
+            "--decode-context-parallel-size 4: 2 of --tensor-parallel-size 4 " + fmt::format(fmt::runtime(layers), 4));
+  EXPECT_EQ(error(4, 2, [](EngineOptions& o) { o.pipeline_parallel_size = 2; }),
+            "--pipeline-parallel-size 2 cannot be used with --decode-context-parallel-size 2: a stage's ranks would be "
+            "divided again (expected the size of --tensor-parallel-size)");
+  EXPECT_EQ(error(4, 2, [](EngineOptions& o) { o.task = "embed"; }),
+            "--decode-context-parallel-size 2: the model was loaded with --task embed (expected generate)");
+  EXPECT_EQ(error(4, 2, [](EngineOptions& o) { o.speculative_config = R"({"method": "mtp"})"; }),
+            "--speculative-config with the method mtp cannot be used with --decode-context-parallel-size 2: its hidden "
+            "states are not divided (expected another method)");
+}
+
+TEST(Ranks, RefuseWhatTheyCannotDo) {
   const std::string cannot = " cannot be used with --tensor-parallel-size 2: ";
-  EXPECT_TRUE(error([](EngineOptions& o) { o.numa = "3"; }).starts_with("--numa 3" + cannot));
+  EXPECT_TRUE(error_of([](EngineOptions& o) { o.numa = "3"; }).starts_with("--numa 3" + cannot));
   // This program cannot be started as a rank.
-  EXPECT_TRUE(error([](EngineOptions&) {}).starts_with("--tensor-parallel-size: only the sluice program"));
+  EXPECT_TRUE(error_of([](EngineOptions&) {}).starts_with("--tensor-parallel-size: only the sluice program"));
+}
+
+// Whether an architecture's configuration has latent attention, or fewer key heads than ranks. Its layers may still be
+// unable to divide keys.
+bool may_divide_keys(const std::string& name, const Way& way) {
+  std::ifstream file(arch_goldens() / name / "config.json");
+  const Json config = Json::parse(file);
+  const auto found = config.find("num_key_value_heads");
+  int heads = config.value("multi_query", false) ? 1 : way.tensor;
+  if (found != config.end() && found->is_number_integer()) heads = std::max(1, found->get<int>());
+  return config.contains("kv_lora_rank") || (way.tensor % heads == 0 && way.tensor / heads % way.keys == 0);
 }
 
 // Every architecture in every way that differs for it.
@@ -213,6 +290,7 @@ std::vector<std::tuple<std::string, Way, std::string>> cases() {
       if (!runs_on(name, ops::select_backend(backend))) continue;
       for (const Way& way : kWays) {
         if (way.experts && !has_experts(name)) continue;
+        if (way.keys > 1 && (backend != rank_backends()[0] || !may_divide_keys(name, way))) continue;
         if (way.tensor * way.pipeline > most || (way.pipeline > 1 && has_one_stage(name))) continue;
         all.emplace_back(name, way, backend);
       }

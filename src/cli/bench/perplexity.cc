@@ -63,7 +63,7 @@ int perplexity(Arguments a) {
       throw Error(ErrorCode::kInvalidRequest, fmt::format("a document of {} tokens is longer than the context of {}",
                                                           ids.size(), loaded.plan.max_model_len));
     }
-    for_each_logits(runner, loaded.plan, a.engine.block_size, ids, kChunk,
+    for_each_logits(runner, loaded.plan, loaded.plan.block_size, ids, kChunk,
                     [&](int position, std::span<const float> row) {
                       if (position + 1 >= static_cast<int>(ids.size())) return;
                       sum -= log_probability(row, ids[static_cast<size_t>(position) + 1]);

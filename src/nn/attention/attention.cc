@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "nn/attention/key_ranks.h"
+
 namespace sluice {
 namespace {
 
@@ -73,6 +75,13 @@ AttentionSpec spec_of(const AttentionSpec& s, const std::optional<HeadPart>& par
   mine.alibi_slopes = picked(s.alibi_slopes, {part->queries});
   mine.relative_bias = picked(s.relative_bias, {scaled(part->queries, 2 * int64_t{s.relative_reach} + 1)});
   return mine;
+}
+
+// The ranks that have this rank's keys. Biases by distance are for keys that follow each other, so such layers cannot
+// divide them.
+int copies_of(const AttentionSpec& s, const std::optional<HeadPart>& part, const Ranks& ranks) {
+  const bool biased = !s.alibi_slopes.empty() || !s.relative_bias.empty();
+  return part && !biased ? std::max(1, ranks.size / s.kv_heads) : 1;
 }
 
 }  // namespace
@@ -173,7 +182,9 @@ Attention::Attention(const Weights& w, const AttentionSpec& s, int hidden, const
   slopes_ = Vector(context, spec_.alibi_slopes);
   relative_bias_ = Vector(context, spec_.relative_bias);
   spec_.relative_bias = {};  // may be large, and is not needed any more
-  context.note_attention(spec_.heads, static_cast<int>(s.value_columns()));
+  context.note_attention(spec_.heads * context.key_parts, static_cast<int>(s.value_columns()));
+  copies_ = copies_of(s, part, context.ranks);
+  attend_floats_ = attend_floats(context, spec_.heads, s.head_dim, s.value_columns());
 }
 
 void Attention::rotate_and_store(ops::Ctx& c, const TokenMixerStep& step, const Tensor& q, const Tensor& k,
@@ -212,7 +223,7 @@ DType Attention::rows_type(const ops::Ctx& c, const TokenMixerStep& step, int64_
                      !value_gates(spec_) && spec_.q_rank == 0;
   const DType cache = step.kv->k.dtype;
   const bool rounds = cache != &kFloat32 && cache != &kFloat16;
-  return plain && rounds ? qkv_.output_type(c, rows) : &kFloat32;
+  return plain && rounds && step.kv->share.whole() ? qkv_.output_type(c, rows) : &kFloat32;
 }
 
 Tensor Attention::gated(ops::Ctx& c, const Tensor& mixed, const Tensor& qkv, const Tensor& x) const {
@@ -257,6 +268,7 @@ void Attention::with_norm(ops::Ctx& c, const TokenMixerStep& step, const Tensor&
   // Use 16 bits if only the output projection reads the result and it takes 16-bit inputs.
   DType type = spec_.output_gate || spec_.sub_norm ? &kFloat32 : out_.input_type(c, x.rows());
   if (type == &kFloat8E4M3) type = &kFloat32;  // fp8 has one scale per row, but the op writes a row in pieces
+  if (!step.kv->share.whole()) type = &kFloat32;
   Tensor mixed = ops::take_rows(c, type, x.rows(), spec_.out_width());
   ops::AttentionArgs args = step.attention(mixed, q);
   args.heads = spec_.heads, args.scale = spec_.scale;
@@ -264,7 +276,7 @@ void Attention::with_norm(ops::Ctx& c, const TokenMixerStep& step, const Tensor&
   args.soft_cap = spec_.soft_cap, args.sinks = sinks_.data();
   args.alibi_slopes = slopes_.data();
   args.relative_bias = relative_bias_.data(), args.relative_reach = spec_.relative_reach;
-  ops::attention(c, args);
+  attend(c, args);
   if (spec_.output_gate) mixed = gated(c, mixed, qkv, x);
   if (spec_.sub_norm) on_whole_rows(c, mixed, whole_, [&](const Tensor& rows) { sub_norm_.in_place(c, rows); });
   out_.into(c, out, mixed, accumulate, next);

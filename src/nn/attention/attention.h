@@ -119,14 +119,16 @@ class Attention final : public TokenMixer {
   DType input_type(const ops::Ctx& c, int64_t rows) const override { return qkv_.input_type(c, rows); }
   int64_t floats_per_token() const override {
     const int64_t gates = spec_.head_gates ? spec_.heads + spec_.out_width() : spec_.output_gate ? spec_.q_width() : 0;
-    return spec_.q_rank + spec_.q_width() + gates + spec_.out_width() + spec_.kv_width() + spec_.v_width();
+    return spec_.q_rank + spec_.q_width() + gates + spec_.out_width() + spec_.kv_width() + spec_.v_width() +
+           attend_floats_;
   }
   std::optional<KvShape> kv_shape() const override {
     if (spec_.shared_kv) return std::nullopt;
     return KvShape{.kv_heads = spec_.kv_heads,
                    .head_dim = spec_.head_dim,
                    .value_dim = static_cast<int>(spec_.value_columns()),
-                   .window = spec_.chunk > 0 ? spec_.chunk : spec_.window};
+                   .window = spec_.chunk > 0 ? spec_.chunk : spec_.window,
+                   .copies = copies_};
   }
 
  private:
@@ -144,6 +146,8 @@ class Attention final : public TokenMixer {
 
   AttentionSpec spec_;  // of this rank's heads
   int64_t whole_ = 0;   // width of the results of all heads
+  int copies_ = 1;      // KvShape::copies
+  int64_t attend_floats_ = 0;
   Linear qkv_, q_up_, gate_, out_;
   HeadNorm q_norm_, k_norm_;
   Norm q_inner_norm_, value_norm_, sub_norm_;

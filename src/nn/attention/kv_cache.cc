@@ -217,7 +217,7 @@ KvCache::KvCache(const KvLayout& layout, int blocks, Memory& memory)
     const KvLayout::Layer& where = layout.layers[i];
     const KvShape& shape = layout.shapes[i];
     if (!shape.held) {
-      layers_.push_back({.k = {}, .v = {}, .group = where.group});
+      layers_.push_back({.k = {}, .v = {}, .group = where.group, .share = layout.share});
       continue;
     }
     const int64_t parts = layout.groups[where.group].ids_per_block;
@@ -232,7 +232,8 @@ KvCache::KvCache(const KvLayout& layout, int blocks, Memory& memory)
     const size_t place = static_cast<size_t>(where.place) * 2;
     layers_.push_back({.k = tensor(regions_[place], shape.head_dim, false),
                        .v = tensor(regions_[place + 1], shape.value_dim, true),
-                       .group = where.group});
+                       .group = where.group,
+                       .share = layout.share});
   }
 }
 

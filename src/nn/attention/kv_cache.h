@@ -19,6 +19,7 @@ struct KvShape {
   int window = 0;        // > 0: a token never reads positions this many tokens or more before it
   bool entries = false;  // values are no vectors of tokens (ops/compression.h), so they cannot have scales
   bool held = true;      // false: another stage of the pipeline computes the layer, so it has no memory here
+  int copies = 1;        // ranks that have these keys and values, if the layer can divide them (attention/key_ranks.h)
 };
 
 // How the layers of a model share blocks. A block of the pool has a number of places. Each place has room for the keys
@@ -39,7 +40,8 @@ struct KvLayout {
     int part = 0;  // index of the part that holds the layer; the group divides a place into ids_per_block parts
   };
   DType dtype = nullptr;
-  int block_size = 0;              // tokens
+  int block_size = 0;              // tokens of this rank
+  ops::KeyShare share{};           // which tokens of a sequence it has
   std::vector<BlockGroup> groups;  // at least one; the group that sees furthest comes first
   std::vector<Place> places;
   std::vector<KvShape> shapes;  // per layer
@@ -78,6 +80,7 @@ class KvCache {
   struct Layer {
     ops::CacheTensor k, v;
     int group = 0;
+    ops::KeyShare share{};
   };
 
   KvCache(const KvLayout& layout, int blocks, Memory& memory = host_memory());

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "nn/attention/key_ranks.h"
+
 namespace sluice {
 namespace {
 
@@ -25,6 +27,7 @@ LatentAttention::LatentAttention(const Weights& w, const LatentAttentionSpec& s,
     queries.outputs = {scaled(*part, s.nope_dim), scaled(*part, s.rope_dim, int64_t{s.heads} * s.nope_dim)};
     results.inputs = scaled(*part, s.value_dim);
     spec_.heads = static_cast<int>(part->count);
+    copies_ = w.context().ranks.size;
   }
   if (s.q_rank > 0) {
     q_a_ = Linear(w, {{"q_a_proj", s.q_rank}}, hidden, s.bias);
@@ -40,7 +43,8 @@ LatentAttention::LatentAttention(const Weights& w, const LatentAttentionSpec& s,
   const RowRange heads = part.value_or(RowRange{0, s.heads});
   load_kv_b(w, heads, s.heads);
   adapt_kv_b(w, heads, s.heads);
-  w.context().note_attention(spec_.heads, s.kv_rank);
+  w.context().note_attention(spec_.heads * w.context().key_parts, s.kv_rank);
+  attend_floats_ = attend_floats(w.context(), spec_.heads, s.kv_rank + s.rope_dim, s.kv_rank);
   out_ = Linear(w, {{s.out, hidden}}, int64_t{s.heads} * s.value_dim, s.bias, results);
 }
 
@@ -101,7 +105,7 @@ int64_t LatentAttention::floats_per_token() const {
   // Adapters also take a copy of the queries' unrotated parts, before the last two, and lists of slots.
   const int64_t later = s.kv_rank + s.value_dim;
   const int64_t per_head = s.nope_dim + s.rope_dim + s.kv_rank + s.rope_dim + std::max<int64_t>(later, s.nope_dim) + 2;
-  return s.q_rank + s.heads * per_head + s.kv_rank + s.rope_dim;
+  return s.q_rank + s.heads * per_head + s.kv_rank + s.rope_dim + attend_floats_;
 }
 
 // Scales queries by position. This is a rotation by angle zero whose cosines are the factors.
@@ -143,7 +147,7 @@ void LatentAttention::with_norm(ops::Ctx& c, const TokenMixerStep& step, const T
   ops::AttentionArgs args = step.attention(mixed, queries);
   args.v_cache = {}, args.value_dim = s.kv_rank;
   args.heads = s.heads, args.scale = s.scale;
-  ops::attention(c, args);
+  attend(c, args);
   const Tensor values = c.arena.take(&kFloat32, {tokens, heads * s.value_dim});
   values_.heads(c, values, s.value_dim, mixed, s.kv_rank);
   out_.into(c, out, values, accumulate, next);

@@ -36,7 +36,7 @@ class LatentAttention final : public TokenMixer {
                  const NextNorm* next) const override;
   int64_t floats_per_token() const override;
   std::optional<KvShape> kv_shape() const override {
-    return KvShape{.kv_heads = 1, .head_dim = spec_.kv_rank + spec_.rope_dim, .value_dim = 0};
+    return KvShape{.kv_heads = 1, .head_dim = spec_.kv_rank + spec_.rope_dim, .value_dim = 0, .copies = copies_};
   }
 
  private:
@@ -46,7 +46,9 @@ class LatentAttention final : public TokenMixer {
   static void pack_heads(const Weights& w, const std::string& name, int all, RowRange heads, StackedLinear& into,
                          int64_t rows, int64_t columns);
 
-  LatentAttentionSpec spec_;  // of this rank's heads; the latent vectors are cached by every rank
+  LatentAttentionSpec spec_;  // of this rank's heads; every rank needs the latent vectors
+  int copies_ = 1;            // KvShape::copies
+  int64_t attend_floats_ = 0;
   Linear q_a_, q_b_;  // q_b_ alone if q_rank is 0; outputs: the unrotated parts of all heads, then the rotated parts
   Norm q_norm_, kv_norm_;
   Linear kv_a_, out_;

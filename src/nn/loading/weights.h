@@ -35,6 +35,7 @@ struct LoadContext {
   bool elsewhere = false;                    // the weights belong to another stage (nn/loading/stage.h)
   bool keep_types = false;                   // plain types also stay as they are in the checkpoint
   Ranks ranks{};                             // which part of each layer this process holds (nn/loading/split.h)
+  int key_parts = 1;                         // ranks that divide the keys of a sequence (ops::KeyShare)
   bool expert_parallel = false;              // ranks have whole experts instead of a part of each
   Ranks stage{};                             // which layers this process holds (nn/loading/stage.h)
   Memory& memory = queue.device().memory();  // where weights go
