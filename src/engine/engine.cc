@@ -435,8 +435,11 @@ class EngineImpl final : public TextEngine {
   // Applies the waiting commands. With `wait`, it first sleeps until there is a command. Returns whether the scheduler
   // is still idle.
   bool apply(bool wait) {
+    if (wait && rows_ != nullptr) {
+      move_rows();  // of the last step
+      wait = scheduler_.idle() || (waits_for_rows_ && scheduler_.awaits_transfers());
+    }
     if (wait) busy_.store(false, std::memory_order_release);
-    if (wait && rows_ != nullptr) move_rows();  // of the last step
     std::vector<Command> commands = inbox_.take(wait, wake_time());
     beat();
     if (wait) scheduler_.expire();
