@@ -63,6 +63,24 @@ class ExpertsTest : public OpsTest {
   }
 };
 
+// As experts move between ranks. The matrix ends within a panel, and two tensors meet within one.
+TEST_P(ExpertsTest, AnotherMatrixTakesThePlaceOfOne) {
+  constexpr int64_t kOutputs = 24, kInputs = 512, kFirst = 13;
+  for (DType type : weight_types()) {
+    SCOPED_TRACE(type->name);
+    const MatmulKernels& kernels = device.ctx.ops.matmul.at(type);
+    const std::vector<Owned> all = matrices(&kFloat32, 3, kOutputs, kInputs);
+    const Packed got = stacked(device.ctx, type, {all[0], all[1]});
+    const int64_t row = stacked_outputs(kOutputs);
+    if (kernels.clear != nullptr) kernels.clear(device.ctx.queue, got, row, stacked_outputs(kOutputs));
+    kernels.pack(device.ctx.queue, got, row, all[2]->slice_rows(0, kFirst));
+    kernels.pack(device.ctx.queue, got, row + kFirst, all[2]->slice_rows(kFirst, kOutputs - kFirst));
+    const Packed want = stacked(device.ctx, type, {all[0], all[2]});
+    device.ctx.queue.wait();
+    EXPECT_EQ(std::memcmp(got.data, want.data, kernels.packed_bytes(want.n, want.k)), 0);
+  }
+}
+
 struct Routed {
   Owned experts, weights;
   Routed(Checked& device, const Tensor& logits, const Routing& routing, const float* correction = nullptr)
