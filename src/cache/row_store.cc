@@ -220,12 +220,19 @@ bool RowStore::comes_to_host(const BlockHash& row) const {
 }
 
 void RowStore::send(const BlockHash& row, uint64_t want, int index) {
+  CHECK(can_send(row), "a row is sent before it is saved");
   const Entry& entry = entries_.at(row);
-  CHECK(entry.in_host, "a row is sent before it is in host memory");
   if (sending_.want != want) begin(sending_);
   sending_.want = want;
   host_.begin_use(entry.host_slot);
   add(sending_, {.hash = row, .host_slot = entry.host_slot, .index = index}, {});
+}
+
+bool RowStore::can_send(const BlockHash& row) const {
+  const auto found = entries_.find(row);
+  if (found == entries_.end()) return false;
+  const Entry& entry = found->second;
+  return entry.in_host || (entry.host_slot >= 0 && !entry.in_file && entry.received_by == 0);
 }
 
 // What is being sent comes before it.

@@ -10,7 +10,8 @@
 // has are read into a host slot first.
 //
 // Rows also go from one server to another (cache/row_message.h). A row that another server has is received into a host
-// slot (kReceive), where it is like one that was saved. A row in a host slot is sent to a server that wants it (kSend).
+// slot (kReceive), where it is like one that was saved. A row is sent from its host slot to a server that wants it
+// (kSend). That begins while the row is being saved, so that nobody has to notice the end of the save.
 //
 // Slots that a transfer uses stay what they are until the transfer is finished. Where all slots are in use, a row is
 // not saved, and loads wait.
@@ -85,7 +86,8 @@ struct RowSource {
   std::string id;  // of the prompt, see KvTransfer
 };
 
-// Work for whoever moves the bytes. Transfers may be done in any order and at the same time.
+// Work for whoever moves the bytes. Transfers may be done in any order and at the same time, but for rows that are sent
+// while they are saved.
 struct RowTransfer {
   enum class Kind : uint8_t {
     kSave,     // from the device's blocks to host slots
@@ -93,7 +95,7 @@ struct RowTransfer {
     kWrite,    // from host slots to slots of the file
     kClear,    // what the file has is invalid, but for writes of this epoch and later ones
     kReceive,  // from another server to host slots
-    kSend,     // from host slots to another server
+    kSend,     // from host slots to another server, once the rows are there: some may still be saved
     kRefuse,   // tells another server that the rest of what it wants does not come
   };
   struct Row {
@@ -164,7 +166,9 @@ class RowStore {
   // Whether the row is in host memory, or on its way there.
   bool in_host(const BlockHash& row) const;
   bool comes_to_host(const BlockHash& row) const;
-  // Begins to send a row, which must be in host memory. `index`: in what is wanted.
+  // Whether the row can be sent: it is in host memory, or is being saved there.
+  bool can_send(const BlockHash& row) const;
+  // Begins to send a row that can be sent. `index`: in what is wanted.
   void send(const BlockHash& row, uint64_t want, int index);
   // The `rows` rows that are wanted and were not sent do not come.
   void refuse(uint64_t want, size_t rows);

@@ -73,7 +73,7 @@ bool RowExports::may_come(const OpenWant& open, Clock::time_point now) {
 // Returns whether nothing more is to be sent.
 bool RowExports::send_rows(OpenWant& open, Clock::time_point now) {
   const std::vector<BlockHash>& rows = open.want.rows;
-  for (; open.sent < rows.size() && pools_.store.in_host(rows[open.sent]); ++open.sent) {
+  for (; open.sent < rows.size() && pools_.store.can_send(rows[open.sent]); ++open.sent) {
     pools_.store.send(rows[open.sent], open.want.number, static_cast<int>(open.sent));
   }
   if (open.sent == rows.size()) return true;

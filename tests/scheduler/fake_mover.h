@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +24,12 @@ class FakeMover {
     for (auto& transfer : transfers) pending_.push_back(std::move(transfer));
   }
   bool idle() const { return pending_.empty(); }
+  bool saves(int slot) const {
+    return std::ranges::any_of(pending_, [&](const auto& transfer) {
+      return transfer->kind == RowTransfer::Kind::kSave &&
+             std::ranges::any_of(transfer->rows, [&](const auto& row) { return row.host_slot == slot; });
+    });
+  }
   size_t pending() const { return pending_.size(); }
 
   // Carries one of the pending transfers out.

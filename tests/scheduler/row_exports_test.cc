@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <random>
+#include <set>
 
 #include "scheduler/fake_model.h"
 #include "scheduler/fake_mover.h"
@@ -106,7 +107,15 @@ class Wire {
       open_[last_] = std::move(open);
       owner_.scheduler.exports().want(std::move(want), world.now);
     }
+    std::set<uint64_t> behind;  // wants whose rows are still being saved
     for (const Transfer& transfer : std::exchange(owner_.wire, {})) {
+      const bool saved = std::ranges::none_of(
+          transfer->rows, [&](const RowTransfer::Row& row) { return owner_.mover.saves(row.host_slot); });
+      if (!saved || behind.contains(transfer->want)) {
+        behind.insert(transfer->want);
+        owner_.wire.push_back(transfer);
+        continue;
+      }
       const auto open = open_.find(transfer->want);
       std::vector<int> failed;
       for (int i = 0; i < static_cast<int>(transfer->rows.size()); ++i) {
@@ -242,6 +251,24 @@ TEST(RowExports, RowsLeaveWhileThePromptIsComputed) {
   EXPECT_EQ(two.decode.scheduler.row_store().stats().received, 8u);
 }
 
+// Nobody has to notice that a row was saved before it is sent.
+TEST(RowExports, RowsAreSentWhileTheyAreSaved) {
+  TwoServers two;
+  const Request request = numbered_request(33, 5, 0);
+  two.decode.scheduler.fetch(imported(request, "a"));
+  two.exchange();
+  two.prefill.scheduler.add(1, exported(request, "a"));
+  two.prefill.step();
+  two.prefill.take_transfers();
+  EXPECT_FALSE(two.prefill.mover.idle());
+  size_t rows = 0;
+  for (const Transfer& transfer : two.prefill.wire) rows += transfer->rows.size();
+  EXPECT_EQ(rows, 2u);
+  two.run_prefill();
+  EXPECT_TRUE(two.exchange());
+  EXPECT_EQ(two.decode.scheduler.row_store().stats().received, 8u);
+}
+
 TEST(RowExports, RowsOfThePrefixCacheAreSentToo) {
   TwoServers two;
   FakeServer small(two.world, {.host_slots = 2, .rows_per_transfer = 3});  // forgets rows that the blocks still have
@@ -320,7 +347,7 @@ TEST(RowExports, RowsAreHeldUntilTheyAreReleasedOrTimePasses) {
   }
 }
 
-TEST(RowExports, ForgettingThePrefixCacheRefusesEverything) {
+TEST(RowExports, ForgettingThePrefixCacheRefusesWhatIsNotOnItsWay) {
   TwoServers two;
   const Request request = numbered_request(30, 5, 0);
   two.decode.scheduler.fetch(imported(request, "a"));
@@ -329,7 +356,8 @@ TEST(RowExports, ForgettingThePrefixCacheRefusesEverything) {
   two.prefill.step();
   two.prefill.scheduler.reset_prefix_cache();
   EXPECT_TRUE(two.exchange());
-  EXPECT_EQ(two.decode.scheduler.row_store().stats().received, 0u);
+  EXPECT_EQ(two.decode.scheduler.row_store().stats().received, 2u);
+  EXPECT_EQ(two.prefill.scheduler.row_store().stats().not_sent, 5u);
   two.run_prefill();
 }
 
