@@ -10,6 +10,7 @@
 
 #include "nn/moe/placement.h"
 #include "ops/device.h"
+#include "tensor/tensor.h"
 
 namespace sluice {
 
