@@ -77,13 +77,14 @@ struct alignas(128) Communicator::Mailbox {
 namespace {
 
 constexpr size_t kRanks = Communicator::kMostRanks;
-constexpr size_t kSlotsAt = 4096;  // after the header
-constexpr size_t kMailboxesAt = kSlotsAt + 2 * kRanks * 128;
+constexpr size_t kSlotsAt = 4096;   // after the header
+constexpr size_t kConnections = 3;  // of a rank: to all ranks, to its group and to a part of that
+constexpr size_t kMailboxesAt = kSlotsAt + kConnections * kRanks * 128;
 constexpr size_t kBoxesAt = kMailboxesAt + kRanks * 256;
 
-// Each rank has two outboxes for all ranks, two for its group, and the ring of its messages. Pages that are never
-// touched take no memory.
-constexpr size_t kBoxesOfRank = 4 + Communicator::kLetters;
+// Each rank has two outboxes for each connection, and the ring of its messages. Pages that are never touched take no
+// memory.
+constexpr size_t kBoxesOfRank = 2 * kConnections + Communicator::kLetters;
 
 size_t region_bytes(int size) {
   return kBoxesAt + static_cast<size_t>(size) * kBoxesOfRank * Communicator::kOutboxBytes;
@@ -100,7 +101,7 @@ std::shared_ptr<SharedRegion> Communicator::make_region(int size, int on_this_ma
   header->magic = kMagic;
   header->size = size;
   header->spins = static_cast<unsigned>(on_this_machine) <= std::thread::hardware_concurrency() ? 1 : 0;
-  for (size_t i = 0; i < 2 * kRanks; ++i) new (region->data() + kSlotsAt + i * sizeof(Slot)) Slot;
+  for (size_t i = 0; i < kConnections * kRanks; ++i) new (region->data() + kSlotsAt + i * sizeof(Slot)) Slot;
   for (size_t i = 0; i < kRanks; ++i) new (region->data() + kMailboxesAt + i * sizeof(Mailbox)) Mailbox;
   return region;
 }
@@ -212,18 +213,19 @@ Communicator::Communicator(std::shared_ptr<SharedRegion> region, int rank, bool 
 Communicator::Communicator(const Communicator& all, int first, int size)
     : region_(all.region_),
       remote_(all.remote_),
-      members_(Members::kGroup),
-      first_(first),
+      members_(all.members_ == Members::kAll ? Members::kGroup : Members::kPart),
+      first_(all.first_ + first),
       rank_(all.rank_ - first),
       size_(size),
       processes_(all.processes_) {
-  CHECK(all.members_ == Members::kAll && first >= 0 && rank_ >= 0 && rank_ < size && first + size <= all.size_,
+  CHECK(all.members_ != Members::kPart && first >= 0 && rank_ >= 0 && rank_ < size && first + size <= all.size_,
         "ranks {} to {} as a group of rank {}", first, first + size - 1, all.rank_);
   if (remote_ == nullptr) return;
-  const auto begin = remote_->machines().begin() + first;
+  const auto begin = remote_->machines().begin() + first_;
   const std::vector<int> machines(begin, begin + size);
   if (std::ranges::all_of(machines, [&](int machine) { return machine == machines.front(); })) return;
-  bridge_ = std::make_unique<Bridge>(remote_->shared_link(), Channel::kGroup, first, machines);
+  const Channel channel = members_ == Members::kGroup ? Channel::kGroup : Channel::kPart;
+  bridge_ = std::make_unique<Bridge>(remote_->shared_link(), channel, first_, machines);
 }
 
 std::unique_ptr<Communicator> Communicator::group(int first, int size) const {
@@ -231,7 +233,7 @@ std::unique_ptr<Communicator> Communicator::group(int first, int size) const {
 }
 
 Communicator::~Communicator() {
-  if (members_ == Members::kGroup) return;
+  if (members_ != Members::kAll) return;
   if (remote_ != nullptr) remote_->stop();  // it uses this
   slot(rank_).state.store(kLeft);
   wake_all();
@@ -255,7 +257,7 @@ std::byte* Communicator::box(int rank, uint32_t round) const {
 }
 
 std::byte* Communicator::letter(int rank, uint32_t number) const {
-  const size_t index = kBoxesOfRank * static_cast<size_t>(rank) + 4 + number % kLetters;
+  const size_t index = kBoxesOfRank * static_cast<size_t>(rank) + 2 * kConnections + number % kLetters;
   return region_->data() + kBoxesAt + index * kOutboxBytes;
 }
 
@@ -359,7 +361,7 @@ bool Communicator::report_here(int rank, std::string_view message) const {
 
 void Communicator::wake_all() const {
   for (int i = 0; i < ranks_of_all(); ++i) {
-    for (const Members members : {Members::kAll, Members::kGroup}) wake(slot_of_all(members, i).round);
+    for (const Members members : {Members::kAll, Members::kGroup, Members::kPart}) wake(slot_of_all(members, i).round);
     wake(mailbox(i).sent);
     wake(mailbox(i).received);
   }

@@ -48,7 +48,8 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
 
   // This rank's end of a connection between the ranks first .. first + size - 1 only, this one among them. They are
-  // numbered from 0 in it. A rank has at most one such group, besides the connection to all ranks.
+  // numbered from 0 in it. Besides the connection to all ranks, a rank has at most one such group, and one more of that
+  // group's ranks.
   std::unique_ptr<Communicator> group(int first, int size) const;
 
   int rank() const { return rank_; }
@@ -91,7 +92,7 @@ class Communicator {
   struct Header;
   struct Slot;
   struct Mailbox;
-  enum class Members : size_t { kAll, kGroup };  // which of a rank's two slots and pairs of outboxes are used
+  enum class Members : size_t { kAll, kGroup, kPart };  // which of a rank's slots and pairs of outboxes are used
   Communicator(std::shared_ptr<SharedRegion> region, int rank, bool processes);
   Communicator(const Communicator& all, int first, int size);
   static std::shared_ptr<SharedRegion> make_region(int size, int on_this_machine);

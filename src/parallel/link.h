@@ -12,10 +12,11 @@ enum class Channel {
   kStart,    // how ranks of one machine find their shared memory
   kAll,      // collectives of all ranks
   kGroup,    // collectives of a group
+  kPart,     // collectives of a part of a group
   kLetters,  // messages from one rank to another
   kNotices,  // signs of life, and which rank is lost
 };
-inline constexpr int kChannels = 5;
+inline constexpr int kChannels = 6;
 
 // One rank's end. Any thread may call it. No call waits for another rank. Throws Error(kInternal) if the transport
 // fails.

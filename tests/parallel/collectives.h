@@ -116,4 +116,28 @@ inline void groups_and_messages(Communicator& c, int rounds = 200) {
   }
 }
 
+// Sums of all ranks, of groups and of pairs inside of the groups, in turn.
+inline void pairs_in_groups(Communicator& c, int group_size, int rounds = 100) {
+  const std::unique_ptr<Communicator> group = c.group(c.rank() / group_size * group_size, group_size);
+  const std::unique_ptr<Communicator> pair = group->group(group->rank() / 2 * 2, 2);
+  const auto expect_sum = [&](Communicator& ranks, int round, size_t size) {
+    const int first = c.rank() - ranks.rank();
+    std::vector<float> sum = values_of(c.rank(), round, size), want = values_of(first, round, size);
+    ranks.all_reduce_sum(sum);
+    for (int other = 1; other < ranks.size(); ++other) {
+      const std::vector<float> more = values_of(first + other, round, size);
+      for (size_t i = 0; i < size; ++i) want[i] += more[i];
+    }
+    ASSERT_TRUE(same_bytes(sum.data(), want.data(), size * sizeof(float)))
+        << "round " << round << " of " << ranks.size() << " ranks";
+  };
+  std::mt19937 random(17);  // equal on all ranks
+  for (int round = 0; round < rounds; ++round) {
+    expect_sum(*pair, round, random() % 3000);
+    expect_sum(*group, round, random() % 300);
+    if (round % 3 == 0) expect_sum(c, round, random() % 30);
+    expect_sum(*pair, round, random() % 30);
+  }
+}
+
 }  // namespace sluice::collectives

@@ -186,6 +186,11 @@ TEST(Communicator, GroupsAndMessages) {
   on_threads(4, [](Communicator& c) { groups_and_messages(c); });
 }
 
+TEST(Communicator, PairsInGroups) {
+  on_processes(8, [](Communicator& c) { pairs_in_groups(c, 4); });
+  on_threads(8, [](Communicator& c) { pairs_in_groups(c, 4); });
+}
+
 // A sender may be ahead of its receiver by kLetters pieces.
 TEST(Communicator, MessagesWaitInARing) {
   on_processes(2, [](Communicator& c) {

@@ -105,6 +105,15 @@ TEST(Machines, GroupsAndMessages) {
   }
 }
 
+TEST(Machines, PairsInGroups) {
+  for (const std::vector<int>& machines : {std::vector{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 0, 1, 1, 2, 2}}) {
+    on_machines(machines, [](Communicator& c) {
+      pairs_in_groups(c, 4, 40);
+      c.leave();
+    });
+  }
+}
+
 // Calls body on a rank and returns the message of its Error.
 std::string error_of(const std::function<void()>& body) {
   try {
