@@ -35,10 +35,6 @@ void check_key_parts(const EngineOptions& o) {
   if (drafts && drafts->own_layers) {
     refuse("--speculative-config with the method mtp", "its hidden states are not divided (expected another method)");
   }
-  if (o.pipeline_parallel_size > 1 && parts != ranks) {
-    refuse(fmt::format("--pipeline-parallel-size {}", o.pipeline_parallel_size),
-           "a stage's ranks would be divided again (expected the size of --tensor-parallel-size)");
-  }
 }
 
 void check_key_parts(const EngineOptions& o, const LoadPlan& plan) {
