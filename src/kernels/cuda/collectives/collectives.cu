@@ -268,19 +268,22 @@ void all_gather(const Launch& l, const PeerMemory& m, const Tensor& out, const T
 }
 
 void all_to_all(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x) {
-  const int64_t columns = x.shape[1] / m.size;
-  const auto columns_of = [&](const Tensor& all, int64_t row, int64_t count) {
-    RankColumns by_rank;
-    for (int rank = 0; rank < m.size; ++rank) {
-      by_rank.of[rank] = WideRows<float>(all.slice_rows(row, count).slice_columns(rank * columns, columns));
-    }
-    return by_rank;
-  };
-  each_run(x.shape[0], pieces(columns, 4) * 4 * m.size, [&](int64_t row, int64_t count) {
-    exchange<<<meeting_blocks(count * pieces(columns, 4)), kThreads, 0, l.stream>>>(m, columns_of(out, row, count),
-                                                                                    columns_of(x, row, count), count);
-    check_launch("columns for ranks");
-  });
+  const int64_t columns = x.shape[1] / m.size, most = static_cast<int64_t>(kOutboxFloats) / m.size / 4 * 4;
+  for (int64_t first = 0; first < columns; first += most) {
+    const int64_t wide = std::min(most, columns - first);
+    const auto columns_of = [&](const Tensor& all, int64_t row, int64_t count) {
+      RankColumns by_rank;
+      for (int rank = 0; rank < m.size; ++rank) {
+        by_rank.of[rank] = WideRows<float>(all.slice_rows(row, count).slice_columns(rank * columns + first, wide));
+      }
+      return by_rank;
+    };
+    each_run(x.shape[0], pieces(wide, 4) * 4 * m.size, [&](int64_t row, int64_t count) {
+      exchange<<<meeting_blocks(count * pieces(wide, 4)), kThreads, 0, l.stream>>>(m, columns_of(out, row, count),
+                                                                                   columns_of(x, row, count), count);
+      check_launch("columns for ranks");
+    });
+  }
 }
 
 void broadcast(const Launch& l, const PeerMemory& m, const Tensor& x) {
