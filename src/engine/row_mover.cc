@@ -7,7 +7,6 @@
 #include <exception>
 #include <limits>
 #include <numeric>
-#include <set>
 #include <span>
 #include <utility>
 
@@ -25,8 +24,6 @@ constexpr int kFileThreads = 4;
 constexpr size_t kRowsOfPart = 8;  // that are packed together; then they are copied while others are packed
 // Transfers on host memory are as small as this, so that they share the memory's bandwidth with steps in turns.
 constexpr size_t kHostTransferBytes = size_t{8} << 20;
-
-constexpr uint64_t kOwnTransfer = 0;  // id of those that the store does not know
 
 std::vector<int> each_row_of(const RowTransfer& transfer) {
   std::vector<int> indices(transfer.rows.size());
@@ -91,7 +88,6 @@ RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std:
     file_ = std::make_unique<RowFile>(options.kv_disk, identity_of(loaded.plan), row_bytes_,
                                       static_cast<size_t>(file_row_bytes(options)) / ranks);
   }
-  being_saved_.resize(slots);
   host_ = Buffer(static_cast<size_t>(host_slots_) * row_bytes_, device.pinned_memory());
   for (Lane* lane : {&save_, &load_}) make_lane(*lane);
   threads_.start([this] { run_lane(save_, true); });
@@ -105,10 +101,16 @@ RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std:
   };
   const RowBytes bytes = [this](int slot) { return host_row(slot); };
   const TransferDone done = [this](const RowTransfer& transfer, std::vector<int> failed) {
-    if (transfer.id == kOwnTransfer) return;
+    if (transfer.id == RowSends::kRefusal) return;
     add_done({.transfer = transfer.id, .failed = std::move(failed)});
   };
   if (!options.kv_transfer_listen.empty()) {
+    sends_ = std::make_unique<RowSends>(
+        static_cast<size_t>(host_slots_),
+        [this](std::shared_ptr<const RowTransfer> transfer) { server_->start(std::move(transfer)); },
+        [this](const std::shared_ptr<const RowTransfer>& transfer) {
+          add_done({.transfer = transfer->id, .failed = each_row_of(*transfer)});
+        });
     server_ =
         std::make_unique<RowServer>(options.kv_transfer_listen, hello, make_stream, bytes, std::move(events), done);
   }
@@ -154,12 +156,8 @@ void RowMover::start(std::vector<std::shared_ptr<const RowTransfer>> transfers) 
   const auto is_remote = [](Kind kind) {
     return kind == Kind::kReceive || kind == Kind::kSend || kind == Kind::kRefuse;
   };
-  if (server_ != nullptr) {
-    const std::scoped_lock lock(sends_mutex_);
-    for (const std::shared_ptr<const RowTransfer>& transfer : transfers) {
-      if (transfer->kind != Kind::kSave) continue;
-      for (const RowTransfer::Row& row : transfer->rows) being_saved_[static_cast<size_t>(row.host_slot)] = 1;
-    }
+  if (sends_ != nullptr) {
+    for (const std::shared_ptr<const RowTransfer>& transfer : transfers) sends_->note(*transfer);
   }
   size_t remote = 0;
   for (const std::shared_ptr<const RowTransfer>& transfer : transfers) {
@@ -168,7 +166,7 @@ void RowMover::start(std::vector<std::shared_ptr<const RowTransfer>> transfers) 
     if (transfer->kind == Kind::kReceive) {
       clients_->start(transfer);
     } else {
-      start_send(transfer);
+      sends_->start(transfer);
     }
   }
   if (remote == transfers.size()) return;
@@ -198,63 +196,13 @@ void RowMover::start(std::vector<std::shared_ptr<const RowTransfer>> transfers) 
   file_work_.notify_all();
 }
 
-// Keeps the order of what belongs to the same want: a refusal ends it.
-void RowMover::start_send(std::shared_ptr<const RowTransfer> transfer) {
-  const std::scoped_lock lock(sends_mutex_);
-  const bool behind =
-      std::ranges::any_of(sends_, [&](const WaitingSend& other) { return other.transfer->want == transfer->want; });
-  if (behind || !is_ready(*transfer)) {
-    sends_.push_back({.transfer = std::move(transfer)});
-  } else {
-    server_->start(std::move(transfer));
-  }
-}
-
-bool RowMover::is_ready(const RowTransfer& transfer) const {
-  return std::ranges::none_of(transfer.rows, [&](const RowTransfer::Row& row) {
-    return being_saved_[static_cast<size_t>(row.host_slot)] != 0;
-  });
-}
-
-// Starts what waited for the saved rows. Where a row could not be saved, the other server is told that no more comes.
-void RowMover::end_save(const Job& job) {
-  const std::scoped_lock lock(sends_mutex_);
-  const std::vector<RowTransfer::Row>& rows = job.transfer->rows;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const int slot = rows[i].host_slot;
-    being_saved_[static_cast<size_t>(slot)] = 0;
-    if (job.failed[i] == 0) continue;
-    for (WaitingSend& send : sends_) {
-      send.failed |=
-          std::ranges::any_of(send.transfer->rows, [&](const RowTransfer::Row& row) { return row.host_slot == slot; });
-    }
-  }
-  std::set<uint64_t> behind;  // wants of which something still waits
-  for (auto at = sends_.begin(); at != sends_.end();) {
-    const auto send = at++;
-    const std::shared_ptr<const RowTransfer> transfer = send->transfer;
-    if (behind.contains(transfer->want) || !is_ready(*transfer)) {
-      behind.insert(transfer->want);
-      continue;
-    }
-    if (send->failed) {
-      server_->start(std::make_shared<const RowTransfer>(
-          RowTransfer{.id = kOwnTransfer, .kind = RowTransfer::Kind::kRefuse, .want = transfer->want}));
-      add_done({.transfer = transfer->id, .failed = each_row_of(*transfer)});
-    } else {
-      server_->start(transfer);
-    }
-    sends_.erase(send);
-  }
-}
-
 std::vector<RowMover::Done> RowMover::take_done() {
   const std::scoped_lock lock(mutex_);
   return std::exchange(done_, {});
 }
 
 void RowMover::end(Job& job) {
-  if (server_ != nullptr && job.transfer->kind == RowTransfer::Kind::kSave) end_save(job);
+  if (sends_ != nullptr && job.transfer->kind == RowTransfer::Kind::kSave) sends_->end_save(*job.transfer, job.failed);
   Done done{.transfer = job.transfer->id};
   for (int row = 0; row < static_cast<int>(job.failed.size()); ++row) {
     if (job.failed[row] != 0) done.failed.push_back(row);

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,6 +20,7 @@
 #include "cache/row_store.h"
 #include "engine/load.h"
 #include "engine/row_client.h"
+#include "engine/row_sends.h"
 #include "engine/row_server.h"
 #include "parallel/ucx.h"
 #include "sluice/options.h"
@@ -75,11 +75,6 @@ class RowMover {
     std::deque<std::shared_ptr<Job>> jobs{};
     std::condition_variable wake{};
   };
-  // A transfer to another server that waits for rows that are being saved, or for such a transfer before it.
-  struct WaitingSend {
-    std::shared_ptr<const RowTransfer> transfer;
-    bool failed = false;
-  };
   struct FileTask {
     std::shared_ptr<Job> job;
     int row = 0;
@@ -92,9 +87,6 @@ class RowMover {
   void run_file();
   bool do_file(const FileTask& task);
   void end(Job& job);
-  void start_send(std::shared_ptr<const RowTransfer> transfer);
-  bool is_ready(const RowTransfer& transfer) const;
-  void end_save(const Job& job);
   void add_done(Done done);
   std::span<std::byte> host_row(int slot) const;
   void stop();
@@ -116,11 +108,9 @@ class RowMover {
   std::deque<FileTask> reads_, writes_;
   std::condition_variable file_work_;
   std::vector<Done> done_;
-  std::mutex sends_mutex_;            // taken before the other one
-  std::vector<uint8_t> being_saved_;  // [host slots]
-  std::list<WaitingSend> sends_;      // in the order in which they came
   ThreadGroup threads_;
   std::unique_ptr<Ucx> ucx_;             // null: rows travel over TCP
+  std::unique_ptr<RowSends> sends_;      // null without a server
   std::unique_ptr<RowServer> server_;    // null: other servers fetch nothing here
   std::unique_ptr<RowClients> clients_;  // null: nothing is fetched
 };
