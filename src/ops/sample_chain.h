@@ -4,7 +4,7 @@
 // A device gives the functions a class `Tokens`. It holds the tokens that are left, and has these members:
 //   first()               the key of the first token in order
 //   shape                 how logits become distances from the first one
-//   sums(f)               calls f(token, Sums&) for every token, and adds up
+//   sums(f)               calls f(token, Sums&) for every token, and adds up; f is one of those below
 //   last(accept)          the largest key of the tokens for which accept(token) holds; 0 if there is none
 //   keep(accept)          keeps the tokens for which accept(token) holds. There is at least one, and they follow
 //                         each other in order.
@@ -77,6 +77,13 @@ SLUICE_SAMPLE_MATH uint64_t sample_units(float x) {
 #endif
 }
 
+inline constexpr float kFarDistance = -1e9f;  // the furthest; keeps powers finite, and the weight is 0 long before
+
+// The distance of a logit from the largest one, times a factor: that of LogitShape after one add(linear).
+SLUICE_SAMPLE_MATH float straight_distance(float max, float logit, float linear) {
+  return times(logit - max < kFarDistance ? kFarDistance : logit - max, linear);
+}
+
 // Maps a logit to its distance from the first token that is left, which is 0 or less: the exponent of its weight.
 // Temperatures and the like are parts of the map. Each takes the distance d from a base to d * (linear + square * d +
 // cube * d * d).
@@ -101,14 +108,13 @@ class LogitShape {
     float base = 0.0f, linear = 1.0f, square = 0.0f, cube = 0.0f;
   };
   static constexpr int kMostParts = 4;
-  static constexpr float kFar = -1e9f;  // keeps powers finite; the weight is 0 long before
 
   SLUICE_SAMPLE_MATH float value(float logit) const {
     float d = logit;
     for (int i = 0; i < kMostParts; ++i) {
       if (i >= count_) break;
       const Part& p = parts_[i];
-      d = d - p.base < kFar ? kFar : d - p.base;
+      d = d - p.base < kFarDistance ? kFarDistance : d - p.base;
       const bool straight = p.square == 0.0f && p.cube == 0.0f;
       d = times(d, straight ? p.linear : fused(fused(p.cube, d, p.square), d, p.linear));
     }
@@ -133,9 +139,34 @@ struct Sums {
   uint64_t a = 0, b = 0, c = 0;
 };
 
+// What samplers add up: the weights of tokens.
+struct AddUnits {
+  SLUICE_SAMPLE_MATH void operator()(const SampleToken& token, Sums& sums) const { sums.a += token.units(); }
+};
+// Weights, weights times the distances from the first token, and tokens.
+struct AddMoments {
+  SLUICE_SAMPLE_MATH void operator()(const SampleToken& token, Sums& sums) const {
+    sums.a += token.units(), sums.b += sample_units(times(token.weight, -token.distance)), ++sums.c;
+  }
+};
+// The distance that distance_units() returns, of one that is not yet rounded.
+SLUICE_SAMPLE_MATH uint32_t rounded_units(float distance) {
+  return bits_of((distance < kMostDistance ? distance : kMostDistance) + kRoundToInteger) - bits_of(kRoundToInteger);
+}
+// Tokens, and their distances and squared distances from the first one.
+struct AddDistances {
+  SLUICE_SAMPLE_MATH void operator()(const SampleToken& token, Sums& sums) const {
+    const uint32_t distance = rounded_units(times(-token.distance, kDistanceUnits));
+    ++sums.a, sums.b += distance, sums.c += uint64_t{distance} * distance;
+  }
+};
+SLUICE_SAMPLE_MATH float sigma_cutoff(float max, float n, const Sums& distances) {
+  return sigma_cutoff(max, n, {.tokens = distances.a, .sum = distances.b, .squares = distances.c});
+}
+
 template <class Tokens>
 SLUICE_SAMPLER uint64_t total_units(Tokens& tokens) {
-  return tokens.sums([](const SampleToken& token, Sums& sums) { sums.a += token.units(); }).a;
+  return tokens.sums(AddUnits()).a;
 }
 
 // The samplers.
@@ -149,11 +180,7 @@ SLUICE_SAMPLER void scale(Tokens& tokens, float factor) {
 // Tang et al. 2024, arXiv:2411.07641
 template <class Tokens>
 SLUICE_SAMPLER void top_n_sigma(Tokens& tokens, float n) {
-  const Sums sums = tokens.sums([](const SampleToken& token, Sums& all) {
-    const auto distance = static_cast<uint32_t>(distance_units(0.0f, token.distance));
-    ++all.a, all.b += distance, all.c += uint64_t{distance} * distance;
-  });
-  const float least = sigma_cutoff(0.0f, n, {.tokens = sums.a, .sum = sums.b, .squares = sums.c});
+  const float least = sigma_cutoff(0.0f, n, tokens.sums(AddDistances()));
   tokens.keep([=](const SampleToken& token) { return token.distance >= least; });
 }
 
@@ -187,9 +214,7 @@ struct Moments {
 };
 template <class Tokens>
 SLUICE_SAMPLER Moments moments(Tokens& tokens) {
-  const Sums sums = tokens.sums([](const SampleToken& token, Sums& all) {
-    all.a += token.units(), all.b += sample_units(times(token.weight, -token.distance));
-  });
+  const Sums sums = tokens.sums(AddMoments());
   return {.weight = sums.a, .energy = sums.b};
 }
 
@@ -250,11 +275,9 @@ SLUICE_SAMPLER void xtc(const SampleRow& row, Tokens& tokens, float probability,
 // kalomaze's, as llama.cpp has it. Low entropy gives a low temperature.
 template <class Tokens>
 SLUICE_SAMPLER void dynamic_temperature(Tokens& tokens, float temperature, float range, float exponent) {
-  const Sums sums = tokens.sums([](const SampleToken& token, Sums& all) {
-    ++all.a, all.b += token.units(), all.c += sample_units(times(token.weight, -token.distance));
-  });
-  if (sums.a < 2) return;
-  const float share = Moments{.weight = sums.b, .energy = sums.c}.entropy() / sample_log(static_cast<float>(sums.a));
+  const Sums sums = tokens.sums(AddMoments());
+  if (sums.c < 2) return;
+  const float share = Moments{.weight = sums.a, .energy = sums.b}.entropy() / sample_log(static_cast<float>(sums.c));
   const bool inside = share > 0x1p-100f && share < 1.0f;
   const float power = inside                              ? sample_weight(times(exponent, sample_log(share)))
                       : share >= 1.0f || exponent == 0.0f ? 1.0f

@@ -1,4 +1,4 @@
-// Samples tokens. Rows that are not cut, and all that other kernels leave: one block of 1024 threads per row. For few
+// Samples tokens. Rows that are not cut, and all that teams leave: one block of 1024 threads per row. For few
 // such rows, several blocks make the first pass, each over a part of the row, and the last one to finish goes on. Bound
 // by the rate of one SM, which takes 21 us for 128 k logits.
 //
@@ -10,7 +10,7 @@
 // For log-probabilities a row takes three passes before its edits, and one after them that counts the logits above the
 // sampled token's.
 //
-// Few rows that are cut go to clusters first (sample_cluster.cu), many to streams (sample_stream.cu).
+// Rows that are cut go to teams first, as do many rows that take the largest logit (sample_team.cu).
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -383,22 +383,18 @@ __global__ void feed_sampled_rows(int32_t* tokens, const SampledRow* sampled, co
   if (row < rows && from[row] >= 0) tokens[row] = max(sampled[from[row]].token, 0);
 }
 
-// Which kernels sample the rows of a launch. Those of blocks also sample what clusters or streams leave.
+// Which kernels sample the rows of a launch. Those of blocks also sample what teams leave.
 struct Work {
-  bool clusters = false, streams = false;
-  bool blocks = false, block_chains = false;
+  bool teams = false, blocks = false, block_chains = false;
 };
-Work divide(const Launch& l, std::span<const SampleRow> rows, int vocab) {
-  // Measured with 128 k logits on one H100. It has room for about 48 clusters at once.
-  constexpr size_t kFewRows = 48, kManyRows = 128;
+Work divide(std::span<const SampleRow> rows) {
+  constexpr size_t kManyRows = 64;  // with fewer, blocks that share a row find the largest logit sooner
   Work work;
   for (const SampleRow& row : rows) {
-    work.clusters |= rows.size() <= kFewRows && for_teams(row);
-    work.streams |= rows.size() >= kManyRows && for_teams(row);
+    work.teams |= for_teams(row) && (cuts(row) || rows.size() >= kManyRows);
     work.block_chains |= row.steps > 0;
     work.blocks |= row.steps == 0;
   }
-  work.clusters = work.clusters && clusters_hold(l, vocab);
   return work;
 }
 
@@ -419,7 +415,7 @@ void sample(const Launch& l, const ops::SampleArgs& args) {
   } else {
     copy_from_host(l, rows, asked.data(), row_bytes);
   }
-  const Work work = divide(l, asked, static_cast<int>(args.logits.shape[1]));
+  const Work work = divide(asked);
   const Pointers pointers{{.logits = args.logits.f32(),
                            .stride = args.logits.row_stride,
                            .vocab = static_cast<int>(args.logits.shape[1]),
@@ -430,11 +426,10 @@ void sample(const Launch& l, const ops::SampleArgs& args) {
                            .sampled = args.sampled.as<SampledRow>(),
                            .for_host = args.for_host.as<SampledRow>(),
                            .top = args.top.as<TopLogit>(),
-                           .left = work.clusters || work.streams ? reinterpret_cast<int32_t*>(left) : nullptr},
+                           .left = work.teams ? reinterpret_cast<int32_t*>(left) : nullptr},
                           reinterpret_cast<PartOfRow*>(l.workspace),
                           l.arrivals};
-  if (work.clusters) sample_by_clusters(l, pointers, given, samples);
-  if (work.streams) sample_by_streams(l, pointers, given, samples);
+  if (work.teams) sample_by_teams(l, pointers, given, samples);
   const int64_t parts = std::min({kMostParts, kMostBlocks / samples, args.logits.shape[1] / kLeastOfPart});
   if (work.blocks) {
     launch_pdl(l, "sample", sample_rows<false>, dim3(samples, static_cast<unsigned>(std::max<int64_t>(parts, 1))),

@@ -36,32 +36,15 @@ struct SamplePointers {
 
 // Whether a row goes through samplers that cut.
 constexpr bool cuts(const ops::SampleRow& row) { return row.steps > 0 || (row.scale > 0 && ops::filters(row)); }
-// Whether clusters or streams ("teams") may sample a row: one that is cut.
+// Whether teams may sample a row: one that is cut, or that takes its largest logit.
 constexpr bool for_teams(const ops::SampleRow& row) {
   constexpr float kLeastScale = 1e-6f;  // distances of 1e9, where ops::LogitShape ends, have no weight
   const bool reads_raw = row.report >= 0 || row.target >= 0;
-  return !reads_raw && cuts(row) && (row.steps > 0 || row.scale >= kLeastScale);
+  return !reads_raw && (row.steps > 0 || row.scale == 0 || (cuts(row) && row.scale >= kLeastScale));
 }
-#ifdef __CUDACC__
-// What a row's samplers do first: keep a number of tokens, order all tokens by a rank of their own, or neither.
-enum class FirstCut { kCount, kRank, kOther };
-__device__ inline FirstCut first_cut(const ops::SampleRow& row, const ops::SamplerStep* steps) {
-  using enum ops::SamplerKind;
-  for (int32_t i = 0; i < row.steps; ++i) {
-    if (steps[i].kind == kTopK) return FirstCut::kCount;
-    if (steps[i].kind == kTypicalP || steps[i].kind == kMirostat1) return FirstCut::kRank;
-  }
-  return FirstCut::kOther;
-}
-#endif
 
-// Both sample rows, and tell in SamplePointers::left which ones they did not. Those include rows whose samplers keep
-// thousands of tokens.
-//
-// sample_cluster.cu: for few rows. They leave those with FirstCut::kRank.
-bool clusters_hold(const Launch&, int vocab);  // whether the device has clusters that hold rows of this many tokens
-void sample_by_clusters(const Launch&, const SamplePointers&, const GivenRows&, unsigned samples);
-// sample_stream.cu: for many rows. Of those with a chain they take those with FirstCut::kCount; others are slower.
-void sample_by_streams(const Launch&, const SamplePointers&, const GivenRows&, unsigned samples);
+// sample_team.cu: samples rows, and tells in SamplePointers::left which ones it did not. Those include rows whose
+// samplers keep thousands of tokens.
+void sample_by_teams(const Launch&, const SamplePointers&, const GivenRows&, unsigned samples);
 
 }  // namespace sluice::cuda

@@ -1,12 +1,32 @@
 // Few tokens, sorted by their keys in the shared memory of one block. Samplers leave a range of them.
 #pragma once
 
+#include <cfloat>
+
 #include "kernels/cuda/device/sample_team.cuh"
 
 namespace sluice::cuda {
 
-// Sorts keys in the shared memory of a block (bitonic sort). There is room for the next power of two.
-__device__ __noinline__ inline void sort_keys(Sum* keys, int count) {
+// Bins of equal width between the highest logit and the lowest one of some.
+class LogitBins {
+ public:
+  __device__ LogitBins(float top, float lowest, int bins)
+      : top_(top), per_logit_(top - lowest > 0 ? static_cast<float>(bins - 1) / (top - lowest) : 0), bins_(bins) {}
+
+  __device__ int bin(float logit) const { return min(static_cast<int>((top_ - logit) * per_logit_), bins_ - 1); }
+  // The logit where a bin ends.
+  __device__ float end(int bin) const {
+    return bin >= bins_ - 1 || !(per_logit_ > 0) ? -FLT_MAX : top_ - (static_cast<float>(bin) + 1.01f) / per_logit_;
+  }
+
+ private:
+  float top_, per_logit_;
+  int bins_;
+};
+
+// Sorts the first keys of a block (bitonic sort).
+__device__ __noinline__ inline void sort_in_place(int count) {
+  Sum(&keys)[kMostSorted] = team_shared().keys;
   const int thread = static_cast<int>(threadIdx.x);
   int size = 2;
   while (size < count) size *= 2;
@@ -24,37 +44,89 @@ __device__ __noinline__ inline void sort_keys(Sum* keys, int count) {
   __syncthreads();
 }
 
+// Sorts the first keys of a block: by bins, and by counting within a bin.
+__device__ __noinline__ inline void sort_keys(int count, LogitBins bins, Scan scan) {
+  constexpr int kMost = kMostSorted, kOfThread = kMost / kTeamThreads, kMostInBin = 48;
+  Sum(&keys)[kMost] = team_shared().keys;
+  int(&starts)[kMost] = team_shared().values.starts;
+  const int thread = static_cast<int>(threadIdx.x);
+  Sum own[kOfThread];
+  int bin[kOfThread], to[kOfThread];
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) starts[thread + i * kTeamThreads] = 0;
+  __syncthreads();
+  bool crowded = false;
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) {
+    const int at = thread + i * kTeamThreads;
+    if (at >= count) continue;
+    own[i] = keys[at], bin[i] = bins.bin(ops::logit_of(own[i]));
+    to[i] = atomicAdd(&starts[bin[i]], 1);
+    crowded |= to[i] >= kMostInBin;
+  }
+  if (__syncthreads_or(crowded)) return sort_in_place(count);
+  int here[kOfThread], all = 0;
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) all += here[i] = starts[thread * kOfThread + i];
+  int before = static_cast<int>(scan.upto(static_cast<Sum>(all))) - all;
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) starts[thread * kOfThread + i] = before, before += here[i];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) {
+    if (thread + i * kTeamThreads < count) keys[starts[bin[i]] + to[i]] = own[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) {
+    if (thread + i * kTeamThreads >= count) continue;
+    to[i] = starts[bin[i]];
+    const int end = bin[i] + 1 < kMost ? starts[bin[i] + 1] : count;
+#pragma unroll 1
+    for (int other = starts[bin[i]]; other < end; ++other) to[i] += keys[other] < own[i] ? 1 : 0;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kOfThread; ++i) {
+    if (thread + i * kTeamThreads < count) keys[to[i]] = own[i];
+  }
+  __syncthreads();
+}
+
+// Finds the bin of a histogram where `count` is reached, in a block that has one bin per thread. Returns
+// kTeamThreads if there are too few.
+__device__ inline int bin_of(int own, int count) {
+  int& last = team_shared().last_bin;
+  if (threadIdx.x == 0) last = kTeamThreads;
+  __syncthreads();
+  const int upto = static_cast<int>(Scan().upto(static_cast<Sum>(own)));
+  if (upto >= count && upto - own < count) last = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  return last;
+}
+
 class SortedTokens {
  public:
-  static constexpr int kMost = 2048;  // tokens
-  static constexpr int kMostOfThread = kMost / kTeamThreads;
-  struct Scratch {
-    Team::Slots team;
-    Scan::Slots scan;
-  };
-  struct Room {
-    Sum keys[kMost];
-    float distances[kMost], weights[kMost];
-  };
-
-  __device__ SortedTokens(Room& room, Scratch& scratch) : room_(room), team_(scratch.team), scan_(scratch.scan) {}
-
-  // Takes the first `count` keys, which must be sorted.
-  __device__ void take(int count, const ops::LogitShape& shape) {
+  // Takes the first `count` keys. `bins` are those in which the keys are sorted.
+  __device__ void take(int count, const LogitBins& bins, const ops::LogitShape& shape) {
+    sort_keys(count, bins, scan_);
     end_ = count;
     reshape(shape);
   }
   // Distances are now those of this shape.
   __device__ __noinline__ void reshape(ops::LogitShape shape) {
+    __syncthreads();  // others may still look at a token
 #pragma unroll 1
     for (int at = begin_ + thread(); at < end_; at += kTeamThreads) {
-      const float distance = shape.of(ops::logit_of(room_.keys[at]));
-      room_.distances[at] = distance, room_.weights[at] = ops::sample_weight(distance);
+      const float distance = shape.of(ops::logit_of(keys()[at]));
+      values().distances[at] = distance, values().weights[at] = ops::sample_weight(distance);
     }
     __syncthreads();  // tokens change hands
   }
 
-  __device__ Sum first() const { return room_.keys[begin_]; }
+  __device__ Sum first() const { return keys()[begin_]; }
+  __device__ int count() const { return end_ - begin_; }
+  __device__ ops::SampleToken last() const { return token(end_ - 1); }
 
   // For these see ops/sample_chain.h.
   template <class F>
@@ -69,7 +141,7 @@ class SortedTokens {
     int mine = -1;
     each([&](int at) { mine = accept(token(at)) ? max(mine, at) : mine; });
     mine = team_.over_block(mine, Larger());
-    return mine < 0 ? 0 : room_.keys[mine];
+    return mine < 0 ? 0 : keys()[mine];
   }
 
   template <class Accept>
@@ -82,8 +154,9 @@ class SortedTokens {
     begin_ = mine.first, end_ = mine.last + 1;
   }
 
+  // Returns whether the amounts add up to `enough`.
   template <class F>
-  __device__ void keep_prefix(F amount, Sum enough) {
+  __device__ bool keep_prefix(F amount, Sum enough) {
     // Each thread adds up its share of neighbouring tokens.
     const int share = (end_ - begin_ + kTeamThreads - 1) / kTeamThreads;
     const int from = begin_ + thread() * share, to = min(from + share, end_);
@@ -91,43 +164,52 @@ class SortedTokens {
 #pragma unroll 1
     for (int at = from; at < to; ++at) mine += amount(token(at));
     Sum before = scan_.upto(mine) - mine;
-    int last = end_ - 1;
+    int last = INT32_MAX;
 #pragma unroll 1
     for (int at = from; at < to && before < enough; ++at) {
       before += amount(token(at));
       if (before >= enough) last = at;
     }
-    end_ = team_.over_block(last, Smaller()) + 1;
+    last = team_.over_block(last, Smaller());
+    if (last == INT32_MAX) return enough == 0;
+    end_ = last + 1;
+    return true;
   }
 
-  // Finds the rank bit by bit.
   template <class Rank, class F>
   __device__ Sum cut(Rank rank, F amount, Sum enough) {
-    uint32_t ranks[kMostOfThread];
-    Sum amounts[kMostOfThread];
-    All all;
-#pragma unroll
-    for (int i = 0; i < kMostOfThread; ++i) {
-      const int at = begin_ + thread() + i * kTeamThreads;
-      ranks[i] = ~0u, amounts[i] = 0;
-      if (at >= end_) continue;
-      ranks[i] = static_cast<uint32_t>(rank(token(at))), amounts[i] = amount(token(at));
-      all.amount += amounts[i], all.lowest = min(all.lowest, ranks[i]), all.highest = max(all.highest, ranks[i]);
+    // The ranks fall up to the lowest one, and rise behind it.
+    const int share = (end_ - begin_ + kTeamThreads - 1) / kTeamThreads;
+    const int from = begin_ + thread() * share, to = min(from + share, end_);
+    Sum mine = 0;
+    Turn turn;
+#pragma unroll 1
+    for (int at = from; at < to; ++at) {
+      const ops::SampleToken one = token(at);
+      values().upto[at] = mine += amount(one);
+      turn = Lower()(turn, {static_cast<uint32_t>(rank(one)), at});
     }
-    all = team_.over_block(all, AllOf());
-    if (all.amount < enough) return ~Sum{0};
-    while (all.lowest < all.highest) {
-      const uint32_t middle = all.lowest + (all.highest - all.lowest) / 2;
-      Sum upto = 0;
-#pragma unroll
-      for (int i = 0; i < kMostOfThread; ++i) upto += ranks[i] <= middle ? amounts[i] : 0;
-      if (team_.over_block(upto, Added()) >= enough) {
-        all.highest = middle;
-      } else {
-        all.lowest = middle + 1;
+    const Sum before = scan_.upto(mine) - mine;
+#pragma unroll 1
+    for (int at = from; at < to; ++at) values().upto[at] += before;
+    turn = team_.over_block(turn, Lower());
+    if (values().upto[end_ - 1] < enough) return ~Sum{0};
+    // If a token is the last one that is kept, all between it and one on the other side are kept.
+    uint32_t last = ~0u;
+    each([&](int at) {
+      const Sum own = rank(token(at));
+      const bool rises = at >= turn.at;
+      int inside = turn.at, outside = rises ? begin_ - 1 : end_;
+#pragma unroll 1
+      while (abs(outside - inside) > 1) {
+        const int middle = (inside + outside) / 2;
+        (Sum{rank(token(middle))} <= own ? inside : outside) = middle;
       }
-    }
-    return all.lowest;
+      const int first = rises ? inside : at, end = rises ? at : inside;
+      const Sum sum = values().upto[end] - (first > begin_ ? values().upto[first - 1] : 0);
+      if (sum >= enough) last = min(last, static_cast<uint32_t>(own));
+    });
+    return team_.over_block(last, Smaller());
   }
 
   template <class F>
@@ -153,18 +235,18 @@ class SortedTokens {
 
  private:
   struct Range {
-    int first = kMost, last = -1;
+    int first = kMostSorted, last = -1;
   };
   struct Both {
     __device__ Range operator()(Range x, Range y) const { return {min(x.first, y.first), max(x.last, y.last)}; }
   };
-  struct All {
-    Sum amount = 0;
-    uint32_t lowest = ~0u, highest = 0;
+  struct Turn {
+    uint32_t rank = ~0u;
+    int at = INT32_MAX;
   };
-  struct AllOf {
-    __device__ All operator()(const All& x, const All& y) const {
-      return {x.amount + y.amount, min(x.lowest, y.lowest), max(x.highest, y.highest)};
+  struct Lower {
+    __device__ Turn operator()(const Turn& x, const Turn& y) const {
+      return x.rank < y.rank || (x.rank == y.rank && x.at < y.at) ? x : y;
     }
   };
   struct Winner {
@@ -178,8 +260,10 @@ class SortedTokens {
     }
   };
 
+  static __device__ Sum (&keys())[kMostSorted] { return team_shared().keys; }
+  static __device__ TeamShared::Values& values() { return team_shared().values; }
   static __device__ int thread() { return static_cast<int>(threadIdx.x); }
-  __device__ ops::SampleToken token(int at) const { return {room_.keys[at], room_.distances[at], room_.weights[at]}; }
+  __device__ ops::SampleToken token(int at) const { return {keys()[at], values().distances[at], values().weights[at]}; }
   // Calls f for the positions of the thread's share.
   template <class F>
   __device__ void each(F&& f) const {
@@ -187,7 +271,6 @@ class SortedTokens {
     for (int at = begin_ + thread(); at < end_; at += kTeamThreads) f(at);
   }
 
-  Room& room_;
   Team team_;
   Scan scan_;
   int begin_ = 0, end_ = 0;

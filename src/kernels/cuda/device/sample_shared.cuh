@@ -1,0 +1,61 @@
+// The shared memory of a team's block: what its passes over a row and its list of tokens use. Functions reach it by
+// team_shared(), so that the compiler knows what kind of memory it is.
+#pragma once
+
+#include "kernels/cuda/device/sample_block.cuh"
+
+namespace sluice::cuda {
+
+inline constexpr int kMostTeamBlocks = 8;  // in a cluster
+inline constexpr int kTeamThreads = 256, kTeamWarps = kTeamThreads / 32;
+inline constexpr int kMostSorted = 2048;  // tokens of a list
+
+struct alignas(8) QueueEntry {
+  float logit;
+  int place;  // in the block's share of the row
+};
+
+struct TeamShared {
+  // Of passes:
+  static constexpr int kTile = 4 * kTeamThreads;  // logits that a block copies at once
+  static constexpr int kTiles = 4;                // that are on their way, or in use
+  static constexpr int kGroups = 8;               // of a thread's tiles
+  static constexpr int kQueued = 10;              // tokens of a thread
+  struct Passes {
+    alignas(16) float tiles[kTiles][kTile];
+    union {
+      float highest[kGroups][kTeamThreads];  // logits of groups
+      QueueEntry queue[kQueued][kTeamThreads];
+    };
+  };
+  // Of a list:
+  struct Values {
+    float distances[kMostSorted], weights[kMostSorted];
+    union {
+      Sum upto[kMostSorted];    // amounts of tokens and all before them
+      int starts[kMostSorted];  // of bins of keys
+    };
+  };
+  // Of sums over threads: two sets of slots, used in turn.
+  static constexpr int kMostBytes = 32;  // in a value
+  struct Slots {
+    alignas(16) unsigned char of_warps[2][kTeamWarps][kMostBytes];
+  };
+
+  Sum keys[kMostSorted];
+  union {
+    Passes passes;
+    Values values;
+  };
+  Slots block_slots, team_slots;
+  Sum scans[2][kTeamWarps];
+  int bins[kTeamThreads];
+  int listings, last_bin;
+};
+
+__device__ inline TeamShared& team_shared() {
+  extern __shared__ float4 team_memory[];
+  return *reinterpret_cast<TeamShared*>(team_memory);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,131 @@
+// Samples rows that are cut, and many rows that take the largest logit. A row has a team: one block of 256 threads, or
+// a cluster of up to eight if rows are few. It reads the row twice, or once for the largest logit, and samples from a
+// list of the first tokens. Bound by memory traffic: four blocks share an SM, so that 512 rows of a step run at once.
+#include "kernels/cuda/device/pdl.cuh"
+#include "kernels/cuda/device/sample_head.cuh"
+#include "kernels/cuda/per_device.h"
+#include "kernels/cuda/sample_rows.h"
+
+namespace sluice::cuda {
+namespace {
+
+using ops::LogitEdit;
+using ops::SampledRow;
+
+// Calls f(edit, logit) for the edits of this thread.
+template <class F>
+__device__ void each_edit(const SampleRow& request, float* logits, LogitEdit* edits, F&& f) {
+  const int step = static_cast<int>(gridDim.x) * kTeamThreads;
+  for (int i = static_cast<int>(blockIdx.x * kTeamThreads + threadIdx.x); i < request.edits; i += step) {
+    f(edits[i], logits[edits[i].id]);
+  }
+}
+
+// Edits the row in memory. Raw logits are kept in the edits.
+__device__ uint32_t apply_edits(const SampleRow& request, const Row& row, float* logits, LogitEdit* edits) {
+  uint32_t flags = 0;
+  each_edit(request, logits, edits, [&](LogitEdit& edit, float& logit) {
+    edit.raw = logit;
+    if (!(logit < INFINITY)) flags |= Found::kBad;
+    if (logit > -INFINITY) flags |= Found::kAlive;
+    logit = edited(request, edit, logit);
+    if (!(logit < INFINITY)) {
+      if (row.allows(edit.id)) flags |= Found::kSpoiled;
+      logit = -INFINITY;
+    }
+  });
+  if (request.edits > 0) sync_team();
+  return flags;
+}
+
+// Lists the first tokens, and adds up what the plan says. `least` is the list's.
+__device__ Collected collect(TeamRow& own, const RowPlan& plan, const Found& found, float least, bool gaps) {
+  Wanted wanted{.max = found.max, .least_listed = least, .least_queued = least, .linear = plan.linear};
+  if (plan.sums == RowSums::kNone) return own.collect<RowSums::kNone>(wanted);
+  if (plan.sums == RowSums::kMoments) return own.collect<RowSums::kMoments>(wanted);
+  wanted.by_logit = plan.by_logit, wanted.next_linear = plan.next_linear, wanted.gaps = gaps;
+  // The cut is estimated. If a token is between the estimate and the cut, another pass has the exact one.
+  const float base = plan.by_logit ? found.max : 0.0f;
+  wanted.cut = base - plan.sigmas * found.deviation() * plan.linear;
+  for (int turn = 0;; ++turn) {
+    const float drop = (base - wanted.cut) / plan.linear;
+    const float floor = found.max - drop - 1e-4f * drop - 1e-5f * fabsf(found.max);
+    wanted.least_queued = floor > -FLT_MAX ? fminf(floor, least) : -FLT_MAX;
+    const Collected row = own.collect<RowSums::kDistances>(wanted);
+    wanted.cut = ops::sigma_cutoff(base, plan.sigmas, row.all);
+    if (turn > 0 || (wanted.keeps(row.above) && !wanted.keeps(row.below))) return row;
+  }
+}
+
+// Grid: (blocks of a team, samples). Four blocks of an SM leave 64 registers to a thread.
+__global__ void __launch_bounds__(kTeamThreads, 4)
+    sample_by_team(SamplePointers p, const __grid_constant__ GivenRows given) {
+  __shared__ SampleRow request;
+  wait_for_earlier();
+  const unsigned sample = blockIdx.y;
+  if (threadIdx.x == 0) request = p.rows != nullptr ? p.rows[sample] : given.rows[sample];
+  __syncthreads();
+  const ops::SamplerStep* steps = p.steps + request.first_step;
+  const bool first = blockIdx.x == 0 && threadIdx.x == 0, cut = cuts(request);
+  RowPlan plan;
+  if (cut) plan = request.steps > 0 ? plan_chain(request, steps) : plan_filters(request);
+  if (!for_teams(request) || !(plan.serves || p.vocab <= kMostSorted)) {
+    if (first) p.left[sample] = 1;
+    return;
+  }
+  float* logits = p.logits + request.row * p.stride;
+  LogitEdit* edits = p.edits + request.first_edit;
+  const Row row{logits, request.mask < 0 ? nullptr : p.masks + request.mask * ops::mask_words(p.vocab), p.vocab};
+  TeamRow own(row);
+  Found found = own.look(plan.sums == RowSums::kDistances, apply_edits(request, row, logits, edits));
+  found = own.combine(found, Found::Both());
+  SampledRow sampled;
+  sampled.token = found.error();
+  float least = -FLT_MAX;
+  int count = 0;
+  Collected collected;
+  if (sampled.token == 0 && cut) {
+    if (p.vocab > kMostSorted) least = own.likely_prefix(found, plan.count);
+    collected = collect(own, plan, found, least, found.tokens < p.vocab);
+    count = own.gather();
+  } else if (sampled.token == 0) {
+    sampled.token = own.first_id(found.max);
+  }
+  each_edit(request, logits, edits, [](const LogitEdit& edit, float& logit) { logit = edit.raw; });
+  sync_team();  // the first block has read what the others hold
+  if (blockIdx.x > 0) return;
+  bool left = false;
+  if (sampled.token == 0 && cut) {
+    HeadTokens tokens(count, found, least, plan, collected);
+    sampled = sample_tokens(tokens, request, steps);
+    left = tokens.gave_up();
+  }
+  if (!first) return;
+  p.left[sample] = left ? 1 : 0;
+  if (!left) p.put(sample, sampled);
+}
+
+}  // namespace
+
+void sample_by_teams(const Launch& l, const SamplePointers& p, const GivenRows& given, unsigned samples) {
+  static SharedMemoryLimit limit;
+  limit.raise(l.device, sample_by_team, sizeof(TeamShared));
+  const unsigned at_once = 4 * static_cast<unsigned>(l.sm_count);
+  unsigned blocks = 1;
+  while (l.compute_capability >= 90 && blocks < kMostTeamBlocks && 2 * blocks * samples <= at_once) blocks *= 2;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {blocks, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks, samples);
+  config.blockDim = dim3(kTeamThreads);
+  config.dynamicSmemBytes = sizeof(TeamShared);
+  config.stream = l.stream;
+  config.attrs = blocks > 1 ? attributes : attributes + 1;
+  config.numAttrs = (blocks > 1 ? 1 : 0) + (l.pdl ? 1 : 0);
+  check_cuda(cudaLaunchKernelEx(&config, sample_by_team, p, given), "sample by teams");
+}
+
+}  // namespace sluice::cuda
