@@ -48,6 +48,13 @@ Buffer pinned(const std::vector<T>& values) {
   return memory;
 }
 
+// The engine copies chains to the device.
+Buffer on_device(const std::vector<ops::SamplerStep>& chain) {
+  Buffer memory(chain.size() * sizeof(ops::SamplerStep), device_memory());
+  device_memory().copy(memory.data(), reinterpret_cast<const std::byte*>(chain.data()), memory.size());
+  return memory;
+}
+
 Tensor bytes_of(const Buffer& memory) { return {memory.data(), &kUInt8, {static_cast<int64_t>(memory.size())}}; }
 
 }  // namespace
@@ -66,7 +73,7 @@ void bench_sampling() {
           asked[i].steps = static_cast<int32_t>(c.chain.size());
         }
         const Buffer row_memory = pinned(asked);
-        const Buffer chain = c.chain.empty() ? Buffer() : pinned(c.chain);
+        const Buffer chain = c.chain.empty() ? Buffer() : on_device(c.chain);
         Buffer sampled(asked.size() * sizeof(ops::SampledRow), device_memory());
         const ops::SampleArgs args{.logits = Tensor(logits.data(), &kFloat32, {rows, kVocab}),
                                    .rows = bytes_of(row_memory),

@@ -390,10 +390,11 @@ struct Work {
 Work divide(std::span<const SampleRow> rows) {
   constexpr size_t kManyRows = 64;  // with fewer, blocks that share a row find the largest logit sooner
   Work work;
+  for (const SampleRow& row : rows) work.teams |= for_teams(row) && (cuts(row) || rows.size() >= kManyRows);
   for (const SampleRow& row : rows) {
-    work.teams |= for_teams(row) && (cuts(row) || rows.size() >= kManyRows);
+    const bool done = work.teams && for_teams(row) && !cuts(row);  // teams leave only rows that are cut
     work.block_chains |= row.steps > 0;
-    work.blocks |= row.steps == 0;
+    work.blocks |= row.steps == 0 && !done;
   }
   return work;
 }

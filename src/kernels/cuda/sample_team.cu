@@ -38,22 +38,23 @@ __device__ uint32_t apply_edits(const SampleRow& request, const Row& row, float*
   return flags;
 }
 
-// Lists the first tokens, and adds up what the plan says. `least` is the list's.
+// Lists the first tokens, and adds up what the plan says. `least` is the list's. Top-n-sigma's cut is estimated from
+// sums of floats. If the estimate is not close enough, another pass has the exact cut.
 __device__ Collected collect(TeamRow& own, const RowPlan& plan, const Found& found, float least, bool gaps) {
   Wanted wanted{.max = found.max, .least_listed = least, .least_queued = least, .linear = plan.linear};
   if (plan.sums == RowSums::kNone) return own.collect<RowSums::kNone>(wanted);
   if (plan.sums == RowSums::kMoments) return own.collect<RowSums::kMoments>(wanted);
   wanted.by_logit = plan.by_logit, wanted.next_linear = plan.next_linear, wanted.gaps = gaps;
-  // The cut is estimated. If a token is between the estimate and the cut, another pass has the exact one.
+  wanted.sigmas = plan.sigmas;
   const float base = plan.by_logit ? found.max : 0.0f;
-  wanted.cut = base - plan.sigmas * found.deviation() * plan.linear;
-  for (int turn = 0;; ++turn) {
-    const float drop = (base - wanted.cut) / plan.linear;
-    const float floor = found.max - drop - 1e-4f * drop - 1e-5f * fabsf(found.max);
-    wanted.least_queued = floor > -FLT_MAX ? fminf(floor, least) : -FLT_MAX;
+  float drop = plan.sigmas * found.deviation();
+  wanted.cut = base - drop * plan.linear, wanted.margin = 1e-4f * drop * plan.linear;
+  for (bool again = false;; again = true) {
+    const float least_of_cut = found.max - 1.001f * drop - 1e-5f * fabsf(found.max);
+    wanted.least_queued = least_of_cut > -FLT_MAX ? fminf(least_of_cut, least) : -FLT_MAX;
     const Collected row = own.collect<RowSums::kDistances>(wanted);
-    wanted.cut = ops::sigma_cutoff(base, plan.sigmas, row.all);
-    if (turn > 0 || (wanted.keeps(row.above) && !wanted.keeps(row.below))) return row;
+    if (row.known || again) return row;
+    drop = (base - row.cut) / plan.linear, wanted.cut = row.cut, wanted.margin = 0.0f;
   }
 }
 

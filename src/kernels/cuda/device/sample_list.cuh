@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cfloat>
+#include <type_traits>
 
 #include "kernels/cuda/device/sample_team.cuh"
 
@@ -105,6 +106,15 @@ __device__ inline int bin_of(int own, int count) {
   return last;
 }
 
+// Places in a list.
+struct PlaceRange {
+  int first = kMostSorted, last = -1;
+};
+struct Hull {};
+__device__ inline PlaceRange over_warp(const PlaceRange& range, Hull, int = 32) {
+  return {__reduce_min_sync(~0u, range.first), __reduce_max_sync(~0u, range.last)};
+}
+
 class SortedTokens {
  public:
   // Takes the first `count` keys. `bins` are those in which the keys are sorted.
@@ -133,6 +143,7 @@ class SortedTokens {
   __device__ ops::Sums sums(F f) {
     ops::Sums mine;
     each([&](int at) { f(token(at), mine); });
+    if constexpr (std::is_same_v<F, ops::AddUnits>) return {.a = team_.over_block(Sum{mine.a}, Added())};
     return team_.over_block(mine, Added());
   }
 
@@ -146,11 +157,11 @@ class SortedTokens {
 
   template <class Accept>
   __device__ void keep(Accept accept) {
-    Range mine;
+    PlaceRange mine;
     each([&](int at) {
-      if (accept(token(at))) mine = Both()(mine, {at, at});
+      if (accept(token(at))) mine = {min(mine.first, at), at};
     });
-    mine = team_.over_block(mine, Both());
+    mine = team_.over_block(mine, Hull());
     begin_ = mine.first, end_ = mine.last + 1;
   }
 
@@ -234,12 +245,6 @@ class SortedTokens {
   }
 
  private:
-  struct Range {
-    int first = kMostSorted, last = -1;
-  };
-  struct Both {
-    __device__ Range operator()(Range x, Range y) const { return {min(x.first, y.first), max(x.last, y.last)}; }
-  };
   struct Turn {
     uint32_t rank = ~0u;
     int at = INT32_MAX;

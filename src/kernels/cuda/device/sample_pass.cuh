@@ -55,21 +55,27 @@ struct Wanted {
   float least_listed;   // tokens of at least this logit are listed
   float least_queued;   // at most least_listed
   float linear = 1.0f;  // factor of the distances
-  // With kDistances: moments of the tokens whose logit or distance is at least `cut`, with a second factor of
-  // distances.
-  float cut = 0.0f, next_linear = 1.0f;
-  bool by_logit = false;
-  bool gaps = true;  // some logits may be -infinity
+  // With kDistances: top-n-sigma's factor, and what its cut is likely to be. The tokens that it keeps are added up.
+  float sigmas = 0.0f, cut = 0.0f, margin = 0.0f;
+  float next_linear = 1.0f;  // a second factor of their distances
+  bool by_logit = false;     // whether logits are cut, or distances
+  bool gaps = true;          // some logits may be -infinity
 
-  __device__ bool keeps(float logit) const {
-    return (by_logit ? logit : ops::straight_distance(max, logit, linear)) >= cut;
-  }
+  __device__ float value(float logit) const { return by_logit ? logit : ops::straight_distance(max, logit, linear); }
 };
 
 // What a pass collects.
 struct Collected {
   ops::Sums all, kept;
-  float below = -INFINITY, above = INFINITY;  // the logits next to the cut
+  float cut = 0.0f;                           // top-n-sigma's
+  float below = -INFINITY, above = INFINITY;  // the logits next to it
+  bool known = true;                          // false: the cut is too far from the likely one
+
+  __device__ void keep(const Wanted& wanted, float logit) {
+    const float distance = ops::times(ops::straight_distance(wanted.max, logit, wanted.linear), wanted.next_linear);
+    ops::AddMoments()(ops::SampleToken{.distance = distance, .weight = ops::sample_weight(distance)}, kept);
+    above = fminf(above, logit);
+  }
 };
 
 __device__ inline void store_entry(uint32_t to, const QueueEntry& entry) {
@@ -93,7 +99,7 @@ class TeamRow {
 
   // Looks at all logits. With `moments`, also adds them up.
   __device__ Found look(bool moments, uint32_t flags) {
-    float* const groups = &passes().highest[0][thread()];  // their highest logits
+    float* const groups = &team_shared().first.highest[0][thread()];  // their highest logits
     for (int group = 0; group < TeamShared::kGroups; ++group) groups[group * kTeamThreads] = -INFINITY;
     Found found{.flags = flags};
     float raw = -INFINITY, most = -INFINITY;
@@ -101,7 +107,7 @@ class TeamRow {
     const float base = row.logits[0] > -INFINITY && row.logits[0] < INFINITY ? row.logits[0] : 0.0f;
     int best_tile = 0;
     const bool masked = row.mask != nullptr;
-    each_four<false>([&](int tile, int id, float(&logits)[4]) {
+    each_four<false>(team_shared().first.ring, [&](int tile, int id, float(&logits)[4]) {
       float here = max_of_four(logits);
       if (masked && id < row.vocab) {
         raw = max_or_nan(raw, here);
@@ -157,7 +163,7 @@ class TeamRow {
     __syncthreads();
 #pragma unroll 1
     for (int group = 0; group < TeamShared::kGroups; ++group) {
-      const float highest = passes().highest[group][thread()];
+      const float highest = team_shared().first.highest[group][thread()];
       if (highest > -INFINITY) atomicAdd(&team_shared().bins[bins.bin(highest)], 1);
     }
     sync_team();
@@ -173,22 +179,22 @@ class TeamRow {
   template <RowSums kSums>
   __device__ __noinline__ Collected collect(Wanted wanted) {
     __syncthreads();
-    if (thread() == 0) team_shared().listings = 0;
+    if (thread() == 0) team_shared().listings = team_shared().doubts = 0;
     __syncthreads();
     Collected mine{.below = wanted.least_queued};
-    Sum sum = 0, squares = 0;
+    ops::Sums all;  // kept in registers, as `mine` is not
     int tokens = 0;
     const Row row = row_;
     const bool masked = row.mask != nullptr, gaps = wanted.gaps;
     const float top = wanted.max, least = wanted.least_queued, units_per_logit = wanted.linear * ops::kDistanceUnits;
     constexpr uint32_t kEntryBytes = kTeamThreads * sizeof(QueueEntry);  // from one entry of a thread to the next
-    const uint32_t queue = shared_address(&passes().queue[0][thread()]);
+    const uint32_t queue = shared_address(&team_shared().second.queue[0][thread()]);
     uint32_t queue_end = queue;
     const auto empty = [&] {
       empty_queue<kSums>(wanted, static_cast<int>((queue_end - queue) / kEntryBytes), mine);
       queue_end = queue;
     };
-    each_four<true>([&](int tile, int id, float(&logits)[4]) {
+    each_four<true>(team_shared().second.ring, [&](int tile, int id, float(&logits)[4]) {
       if (masked && id < row.vocab) row.hide(id / 4, logits);
       if constexpr (kSums == RowSums::kDistances) {
         uint32_t units[4];
@@ -200,16 +206,16 @@ class TeamRow {
             if (logits[i] == -INFINITY) units[i] = 0, --tokens;
           }
         }
-        sum += units[0] + units[1] + units[2] + units[3];
+        all.b += units[0] + units[1] + units[2] + units[3];
 #pragma unroll
-        for (const uint32_t one : units) squares += Sum{one} * one;
+        for (const uint32_t one : units) all.c += uint64_t{one} * one;
       }
       if constexpr (kSums == RowSums::kMoments) {
 #pragma unroll
         for (const float logit : logits) {
           if (logit == -INFINITY) continue;
           const float distance = ops::straight_distance(top, logit, wanted.linear);
-          ops::AddMoments()(ops::SampleToken{.distance = distance, .weight = ops::sample_weight(distance)}, mine.all);
+          ops::AddMoments()(ops::SampleToken{.distance = distance, .weight = ops::sample_weight(distance)}, all);
         }
       }
       if (kSums == RowSums::kDistances || max_of_four(logits) >= least) {
@@ -222,15 +228,12 @@ class TeamRow {
     });
     empty();
     if constexpr (kSums == RowSums::kDistances) {
-      mine.all = {.a = static_cast<Sum>(tokens), .b = sum, .c = squares};
-      mine.kept = combine(mine.kept, Added());
-      mine.below = combine(mine.below, Larger()), mine.above = combine(mine.above, Smaller());
+      all.a = static_cast<Sum>(tokens);
+      mine.all = combine(all, Added());
+      settle(wanted, mine);
     }
-    if constexpr (kSums == RowSums::kNone) {
-      sync_team();
-    } else {
-      mine.all = combine(mine.all, Added());
-    }
+    if constexpr (kSums == RowSums::kMoments) mine.all = combine(all, Added());
+    if constexpr (kSums == RowSums::kNone) sync_team();
     return mine;
   }
 
@@ -252,7 +255,6 @@ class TeamRow {
   }
 
  private:
-  static __device__ TeamShared::Passes& passes() { return team_shared().passes; }
   static __device__ int thread() { return static_cast<int>(threadIdx.x); }
 
   // Copies four logits to shared memory, or `valid` ones and -infinity.
@@ -268,17 +270,17 @@ class TeamRow {
 
   // Calls f(tile, id, logits) for every four neighbours of this thread, without the mask. Logits behind the last one
   // are -infinity. Tiles are counted within this block. The id is that of the first neighbour.
-  template <bool kBackwards, class F>
-  __device__ void each_four(F&& f) const {
-    constexpr uint32_t kTileBytes = sizeof(float) * TeamShared::kTile, kRing = TeamShared::kTiles * kTileBytes - 1;
-    constexpr int kAhead = TeamShared::kTiles - 1;
+  template <bool kBackwards, int kTiles, class F>
+  __device__ void each_four(float (&ring)[kTiles][TeamShared::kTile], F&& f) const {
+    constexpr uint32_t kTileBytes = sizeof(float) * TeamShared::kTile, kRing = kTiles * kTileBytes - 1;
+    constexpr int kAhead = kTiles - 1;
     static_assert((kRing & (kRing + 1)) == 0);
     const int tiles = tiles_, step = kBackwards ? -step_ : step_;
     const float* logits = row_.logits;
     const auto vocab = static_cast<uint32_t>(row_.vocab);
     const uint32_t packed_end = packed_ && vocab > 3 ? vocab - 3 : 0;  // of ids that begin four packed neighbours
     int id = first_ + 4 * thread() + (kBackwards ? (tiles - 1) * step_ : 0), to_copy = id;
-    const auto* own = reinterpret_cast<const unsigned char*>(&passes().tiles[0][4 * thread()]);
+    const auto* own = reinterpret_cast<const unsigned char*>(&ring[0][4 * thread()]);
     const uint32_t own_address = shared_address(own);
     const auto copy = [&](uint32_t to) {
       const auto from = static_cast<uint32_t>(to_copy);  // beyond all ids if negative
@@ -309,27 +311,47 @@ class TeamRow {
   template <RowSums kSums>
   __device__ __noinline__ void empty_queue(const Wanted& wanted, int queued, Collected& collected) const {
     const int most = __reduce_max_sync(~0u, queued);
+    Collected all = collected;  // in registers
 #pragma unroll 1
     for (int at = 0; at < most; ++at) {
       if (at >= queued) continue;
-      const QueueEntry entry = passes().queue[at][thread()];
+      const QueueEntry entry = team_shared().second.queue[at][thread()];
       const float logit = entry.logit + 0.0f;
       if (logit >= wanted.least_listed) {
         const int place = entry.place;
         list(ops::order_key(logit, first_ + place / 4 * step_ + 4 * thread() + place % 4));
       }
       if constexpr (kSums == RowSums::kDistances) {
-        if (wanted.keeps(logit)) {
-          const float distance =
-              ops::times(ops::straight_distance(wanted.max, logit, wanted.linear), wanted.next_linear);
-          ops::AddMoments()(ops::SampleToken{.distance = distance, .weight = ops::sample_weight(distance)},
-                            collected.kept);
-          collected.above = fminf(collected.above, logit);
+        const float value = wanted.value(logit);
+        if (value >= wanted.cut + wanted.margin) {
+          all.keep(wanted, logit);
+        } else if (value < wanted.cut - wanted.margin) {
+          all.below = fmaxf(all.below, logit);
         } else {
-          collected.below = fmaxf(collected.below, logit);
+          const int doubt = atomicAdd(&team_shared().doubts, 1);
+          if (doubt < TeamShared::kMostDoubtful) team_shared().second.doubtful[doubt] = logit;
         }
       }
     }
+    collected = all;
+  }
+
+  // Computes top-n-sigma's cut from the sums, and decides about tokens that are close to it.
+  __device__ __noinline__ void settle(const Wanted& wanted, Collected& mine) {
+    mine.cut = ops::sigma_cutoff(wanted.by_logit ? wanted.max : 0.0f, wanted.sigmas, mine.all);
+    const int doubts = team_shared().doubts;
+    if (thread() < min(doubts, TeamShared::kMostDoubtful)) {
+      const float logit = team_shared().second.doubtful[thread()];
+      if (wanted.value(logit) >= mine.cut) {
+        mine.keep(wanted, logit);
+      } else {
+        mine.below = fmaxf(mine.below, logit);
+      }
+    }
+    if (doubts > TeamShared::kMostDoubtful) mine.below = INFINITY;
+    mine.kept = combine(mine.kept, Added());
+    mine.below = combine(mine.below, Larger()), mine.above = combine(mine.above, Smaller());
+    mine.known = wanted.value(mine.above) >= mine.cut && wanted.value(mine.below) < mine.cut;
   }
   __device__ void list(Sum key) const {
     const int at = atomicAdd(&team_shared().listings, 1);

@@ -18,15 +18,19 @@ struct alignas(8) QueueEntry {
 struct TeamShared {
   // Of passes:
   static constexpr int kTile = 4 * kTeamThreads;  // logits that a block copies at once
-  static constexpr int kTiles = 4;                // that are on their way, or in use
   static constexpr int kGroups = 8;               // of a thread's tiles
   static constexpr int kQueued = 10;              // tokens of a thread
-  struct Passes {
-    alignas(16) float tiles[kTiles][kTile];
-    union {
-      float highest[kGroups][kTeamThreads];  // logits of groups
-      QueueEntry queue[kQueued][kTeamThreads];
-    };
+  static constexpr int kMostDoubtful = 128;       // tokens
+  template <int tiles>
+  using Ring = float[tiles][kTile];  // tiles that are on their way, or in use
+  struct FirstPass {
+    alignas(16) Ring<8> ring;
+    float highest[kGroups][kTeamThreads];  // logits of groups
+  };
+  struct SecondPass {
+    alignas(16) Ring<4> ring;
+    QueueEntry queue[kQueued][kTeamThreads];
+    float doubtful[kMostDoubtful];  // logits that are close to a cut
   };
   // Of a list:
   struct Values {
@@ -42,15 +46,20 @@ struct TeamShared {
     alignas(16) unsigned char of_warps[2][kTeamWarps][kMostBytes];
   };
 
-  Sum keys[kMostSorted];
   union {
-    Passes passes;
-    Values values;
+    FirstPass first;
+    struct {
+      Sum keys[kMostSorted];
+      union {
+        SecondPass second;
+        Values values;
+      };
+    };
   };
   Slots block_slots, team_slots;
   Sum scans[2][kTeamWarps];
   int bins[kTeamThreads];
-  int listings, last_bin;
+  int listings, doubts, last_bin;
 };
 
 __device__ inline TeamShared& team_shared() {
