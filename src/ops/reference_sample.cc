@@ -40,7 +40,7 @@ float least_logit(const SampleRow& row, const std::vector<float>& logits, float 
   Distances sums;
   for (const float logit : logits) {
     if (logit == kMasked) continue;
-    const auto distance = static_cast<uint64_t>(distance_units(max, logit));
+    const uint64_t distance = distance_units(max, logit);
     ++sums.tokens, sums.sum += distance, sums.squares += distance * distance;
   }
   return sigma_cutoff(max, row.sigmas, sums);

@@ -149,14 +149,10 @@ struct AddMoments {
     sums.a += token.units(), sums.b += sample_units(times(token.weight, -token.distance)), ++sums.c;
   }
 };
-// The distance that distance_units() returns, of one that is not yet rounded.
-SLUICE_SAMPLE_MATH uint32_t rounded_units(float distance) {
-  return bits_of((distance < kMostDistance ? distance : kMostDistance) + kRoundToInteger) - bits_of(kRoundToInteger);
-}
 // Tokens, and their distances and squared distances from the first one.
 struct AddDistances {
   SLUICE_SAMPLE_MATH void operator()(const SampleToken& token, Sums& sums) const {
-    const uint32_t distance = rounded_units(times(-token.distance, kDistanceUnits));
+    const uint32_t distance = distance_units(0.0f, token.distance);
     ++sums.a, sums.b += distance, sums.c += uint64_t{distance} * distance;
   }
 };

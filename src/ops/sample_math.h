@@ -103,9 +103,11 @@ inline constexpr float kSampleWeightUnits = 0x1p43f;
 // count as kMostDistance. The sum of 2^20 squares fits in 64 bits.
 inline constexpr float kDistanceUnits = 0x1p11f, kMostDistance = 0x1p20f;
 
-SLUICE_SAMPLE_MATH float distance_units(float max, float logit) {  // an integer
-  const float distance = (max - logit) * kDistanceUnits;
-  return distance < kMostDistance ? rintf(distance) : kMostDistance;
+SLUICE_SAMPLE_MATH uint32_t rounded_units(float units) {
+  return bits_of((units < kMostDistance ? units : kMostDistance) + kRoundToInteger) - bits_of(kRoundToInteger);
+}
+SLUICE_SAMPLE_MATH uint32_t distance_units(float max, float logit) {
+  return rounded_units((max - logit) * kDistanceUnits);
 }
 
 // Sums over the unmasked tokens of a row.

@@ -10,7 +10,7 @@
 // For log-probabilities a row takes three passes before its edits, and one after them that counts the logits above the
 // sampled token's.
 //
-// Rows that are cut go to teams first, as do many rows that take the largest logit (sample_team.cu).
+// Rows that are cut go to teams first (sample_team.cu).
 #include <algorithm>
 #include <cstring>
 #include <span>
@@ -175,7 +175,7 @@ __device__ float sigma_cutoff(Shared& s, const Kept& all) {
   __syncthreads();
   Sum tokens = 0, sum = 0, squares = 0;
   all.each([&](float logit, int) {
-    const auto distance = static_cast<Sum>(ops::distance_units(all.max, logit));
+    const Sum distance = ops::distance_units(all.max, logit);
     ++tokens, sum += distance, squares += distance * distance;
   });
   tokens = sum_of_warp(tokens), sum = sum_of_warp(sum), squares = sum_of_warp(squares);
@@ -388,13 +388,11 @@ struct Work {
   bool teams = false, blocks = false, block_chains = false;
 };
 Work divide(std::span<const SampleRow> rows) {
-  constexpr size_t kManyRows = 64;  // with fewer, blocks that share a row find the largest logit sooner
   Work work;
-  for (const SampleRow& row : rows) work.teams |= for_teams(row) && (cuts(row) || rows.size() >= kManyRows);
   for (const SampleRow& row : rows) {
-    const bool done = work.teams && for_teams(row) && !cuts(row);  // teams leave only rows that are cut
+    work.teams |= for_teams(row);
     work.block_chains |= row.steps > 0;
-    work.blocks |= row.steps == 0 && !done;
+    work.blocks |= row.steps == 0;
   }
   return work;
 }

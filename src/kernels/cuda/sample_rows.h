@@ -36,11 +36,11 @@ struct SamplePointers {
 
 // Whether a row goes through samplers that cut.
 constexpr bool cuts(const ops::SampleRow& row) { return row.steps > 0 || (row.scale > 0 && ops::filters(row)); }
-// Whether teams may sample a row: one that is cut, or that takes its largest logit.
+// Whether teams may sample a row: one that is cut.
 constexpr bool for_teams(const ops::SampleRow& row) {
   constexpr float kLeastScale = 1e-6f;  // distances of 1e9, where ops::LogitShape ends, have no weight
   const bool reads_raw = row.report >= 0 || row.target >= 0;
-  return !reads_raw && (row.steps > 0 || row.scale == 0 || (cuts(row) && row.scale >= kLeastScale));
+  return !reads_raw && cuts(row) && (row.steps > 0 || row.scale >= kLeastScale);
 }
 
 // sample_team.cu: samples rows, and tells in SamplePointers::left which ones it did not. Those include rows whose

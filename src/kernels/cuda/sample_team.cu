@@ -1,6 +1,6 @@
-// Samples rows that are cut, and many rows that take the largest logit. A row has a team: one block of 256 threads, or
-// a cluster of up to eight if rows are few. It reads the row twice, or once for the largest logit, and samples from a
-// list of the first tokens. Bound by memory traffic: four blocks share an SM, so that 512 rows of a step run at once.
+// Samples rows that are cut. A row has a team: one block of 256 threads, or a cluster of up to eight if rows are few.
+// It reads the row twice, for its largest logit and for a list of the first tokens, and samples from the list. Bound by
+// memory traffic and by what samplers do with the list: four blocks share an SM, so that 512 rows run at once.
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/sample_head.cuh"
 #include "kernels/cuda/per_device.h"
@@ -67,9 +67,8 @@ __global__ void __launch_bounds__(kTeamThreads, 4)
   if (threadIdx.x == 0) request = p.rows != nullptr ? p.rows[sample] : given.rows[sample];
   __syncthreads();
   const ops::SamplerStep* steps = p.steps + request.first_step;
-  const bool first = blockIdx.x == 0 && threadIdx.x == 0, cut = cuts(request);
-  RowPlan plan;
-  if (cut) plan = request.steps > 0 ? plan_chain(request, steps) : plan_filters(request);
+  const bool first = blockIdx.x == 0 && threadIdx.x == 0;
+  const RowPlan plan = request.steps > 0 ? plan_chain(request, steps) : plan_filters(request);
   if (!for_teams(request) || !(plan.serves || p.vocab <= kMostSorted)) {
     if (first) p.left[sample] = 1;
     return;
@@ -85,18 +84,16 @@ __global__ void __launch_bounds__(kTeamThreads, 4)
   float least = -FLT_MAX;
   int count = 0;
   Collected collected;
-  if (sampled.token == 0 && cut) {
+  if (sampled.token == 0) {
     if (p.vocab > kMostSorted) least = own.likely_prefix(found, plan.count);
     collected = collect(own, plan, found, least, found.tokens < p.vocab);
     count = own.gather();
-  } else if (sampled.token == 0) {
-    sampled.token = own.first_id(found.max);
   }
   each_edit(request, logits, edits, [](const LogitEdit& edit, float& logit) { logit = edit.raw; });
   sync_team();  // the first block has read what the others hold
   if (blockIdx.x > 0) return;
   bool left = false;
-  if (sampled.token == 0 && cut) {
+  if (sampled.token == 0) {
     HeadTokens tokens(count, found, least, plan, collected);
     sampled = sample_tokens(tokens, request, steps);
     left = tokens.gave_up();

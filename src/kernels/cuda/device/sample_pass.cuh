@@ -102,10 +102,9 @@ class TeamRow {
     float* const groups = &team_shared().first.highest[0][thread()];  // their highest logits
     for (int group = 0; group < TeamShared::kGroups; ++group) groups[group * kTeamThreads] = -INFINITY;
     Found found{.flags = flags};
-    float raw = -INFINITY, most = -INFINITY;
+    float raw = -INFINITY;
     const Row row = row_;
     const float base = row.logits[0] > -INFINITY && row.logits[0] < INFINITY ? row.logits[0] : 0.0f;
-    int best_tile = 0;
     const bool masked = row.mask != nullptr;
     each_four<false>(team_shared().first.ring, [&](int tile, int id, float(&logits)[4]) {
       float here = max_of_four(logits);
@@ -116,7 +115,6 @@ class TeamRow {
       }
       float& group = groups[tile % TeamShared::kGroups * kTeamThreads];
       group = max_or_nan(group, here);
-      if (here > most) most = here, best_tile = tile;
       if (moments) {
         found.tokens += 4;
         if (least_of_four(logits) == -INFINITY) {
@@ -137,23 +135,11 @@ class TeamRow {
       const float here = groups[group * kTeamThreads];
       if (!masked) raw = max_or_nan(raw, here);
       if (here > -INFINITY) found.lowest = fminf(found.lowest, here);
+      found.max = fmaxf(found.max, here);
     }
     if (!(raw < INFINITY)) found.flags |= Found::kBad;
     if (raw > -INFINITY) found.flags |= Found::kAlive;
-    most_ = found.max = most, best_tile_ = best_tile;
     return found;
-  }
-
-  // After look(): the first id with this logit, which is the row's highest.
-  __device__ int first_id(float max) {
-    int first = INT32_MAX;
-    if (most_ == max) {
-      const int id = first_ + best_tile_ * step_ + 4 * thread();
-      for (int i = 3; i >= 0; --i) {
-        if (id + i < row_.vocab && row_.allows(id + i) && row_.logits[id + i] == max) first = id + i;
-      }
-    }
-    return combine(first, Smaller());
   }
 
   // After look(): a logit that at least `count` tokens reach, but hardly twice as many. -FLT_MAX: there may be fewer.
@@ -362,8 +348,6 @@ class TeamRow {
   const Row& row_;
   bool packed_;
   int step_, first_, tiles_;  // ids from one tile of this block to the next; its first id
-  float most_ = -INFINITY;    // this thread's highest logit
-  int best_tile_ = 0;         // where it is
 };
 
 }  // namespace sluice::cuda
