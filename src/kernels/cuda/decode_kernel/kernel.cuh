@@ -118,8 +118,8 @@ __device__ void run(const RopeInstruction& a, const Team& team) {
 
 // The grid barrier: waits until all blocks have come here as often as `count` says; then each sees what the
 // others wrote before. The block that comes last does not load the counter again, so the addition acquires as well:
-// without that its plain loads may hit stale lines of the L1 cache. Called by the first lane of the first epilogue warp;
-// the rest of the block waits for that lane.
+// without that its plain loads may hit stale lines of the L1 cache. Called by the first lane of the first epilogue
+// warp; the rest of the block waits for that lane.
 __device__ inline void grid_barrier(const DecodeKernelLaunch& l, int count) {
   const uint32_t all = static_cast<uint32_t>(count) * gridDim.x;
   uint32_t now;
