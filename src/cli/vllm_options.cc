@@ -314,7 +314,7 @@ constexpr ForeignOption kOptions[] = {
     {"data-parallel-hybrid-lb", kFlag, kRefused, "", kOneProcess, "-dph", "off"},
     {"data-parallel-external-lb", kFlag, kRefused, "", kOneProcess, "-dpe", "off"},
     {"data-parallel-multi-port-external-lb", kFlag, kRefused, "", kOneProcess, "", "off"},
-    {"enable-expert-parallel", kFlag, kWorks, "enable-expert-parallel", "with ranks on CPUs", "-ep"},
+    {"enable-expert-parallel", kFlag, kWorks, "enable-expert-parallel", "with ranks (scale-out.md)", "-ep"},
     {"enable-ep-weight-filter", kFlag, kRefused, "", kExperts, "", "off"},
     {"enable-eplb", kFlag, kWorks, "enable-eplb", "with --enable-expert-parallel (scale-out.md)"},
     {"eplb-config", kJson, kWorks, "eplb-config", "use_async, policy and communicator have one value (scale-out.md)"},
