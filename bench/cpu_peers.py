@@ -1,6 +1,6 @@
 """Compares Sluice with llama.cpp on the same weights and cores; prints the table of bench/results/2026-11-cpu.md.
 
-usage: python bench/cpu_peers.py [--runs 5] [--threads N | --cpu-time] [--types q4_0,q4_k,q8_0]
+usage: python bench/cpu_peers.py [--runs 5] [--threads N | --cpu-time] [--types q4_0,q4_k,q8_0] [--one-sequence]
                                  [--sluice build/release/bin/sluice]
 
 Needs numpy, gguf and llama-cpp-python (built from source for this machine), and the random 1.1 B Llama that `sluice
@@ -9,7 +9,9 @@ one type. Both programs read that file and take turns. Each run times forward pa
 then steps of 1 to 32 sequences. "HTTP 32" is Sluice's server with 32 streaming clients (32 / their median time between
 tokens), beside llama.cpp's bare steps of 32 sequences. Prints the medians of the runs and their ratios. Three types
 take less than ten minutes on two idle cores once the files exist. With --cpu-time both programs use one thread and its
-CPU clock, which is steady on a busy machine except for memory bandwidth that other programs use.
+CPU clock, which is steady on a busy machine except for memory bandwidth that other programs use. With --one-sequence
+they take turns every few seconds, with steps of one sequence only. On shared machines the bandwidth of memory changes
+from minute to minute, so only programs that run right after each other can be compared. Prints the median ratio.
 """
 import argparse
 import json
@@ -112,12 +114,12 @@ def gguf_of(folder, type_name):
 class LlamaCpp:
     """One model in llama.cpp. Rates are in tokens per second."""
 
+    silence = None  # the library keeps a pointer to this callback
     def __init__(self, path, threads, clock):
         import llama_cpp as llama
         self.llama, self.clock = llama, clock
-        # the library keeps a pointer to it, so it must stay alive
-        self.silence = llama.llama_log_callback(lambda level, text, data: None)
-        llama.llama_log_set(self.silence, None)
+        LlamaCpp.silence = LlamaCpp.silence or llama.llama_log_callback(lambda level, text, data: None)
+        llama.llama_log_set(LlamaCpp.silence, None)
         llama.llama_backend_init()
         self.model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
         params = llama.llama_context_default_params()
@@ -204,16 +206,42 @@ def sluice_http_rate(sluice, path, threads):
         server.wait()
 
 
+def one_sequence(sluice, path, threads, runs, steps=32):
+    """Steps of one sequence in turns. Returns the median rates, and the median of the ratios of the turns."""
+    pairs = []
+    for run in range(runs):
+        command = [sluice, "bench", "ops", str(path), "--threads", str(threads), "--prompt", "64", "--context",
+                   str(CONTEXT), "--max-model-len", str(PROMPT), "--steps", str(steps), "--batch-size", "1"]
+        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+        result = [json.loads(line) for line in out.splitlines() if line.startswith("{")][-1]
+        peer = LlamaCpp(path, threads, time.perf_counter)
+        peer.decode([(p, 0, p + 1 == CONTEXT) for p in range(CONTEXT)])
+        seconds = [peer.decode([(CONTEXT + i, 0, True)]) for i in range(steps + 1)]
+        peer.close()
+        pairs.append((1e6 / result["step_us"], 1 / statistics.median(seconds[1:])))
+        print(json.dumps({"run": run, "machine": result["machine"], "sluice": round(pairs[-1][0], 1),
+                          "llama.cpp": round(pairs[-1][1], 1)}), file=sys.stderr, flush=True)
+    ours, theirs = zip(*pairs)
+    return statistics.median(ours), statistics.median(theirs), statistics.median(a / b for a, b in pairs)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--types", default="q4_0,q4_k,q8_0")
+    parser.add_argument("--one-sequence", action="store_true")
     parser.add_argument("--folder", default=str(ROOT / "build/bench-models/random-1b"))
     parser.add_argument("--sluice", default=str(ROOT / "build/release/bin/sluice"))
     arguments = parser.parse_args()
     threads, clock = (1, time.thread_time) if arguments.cpu_time else (arguments.threads, time.perf_counter)
+    if arguments.one_sequence:
+        for type_name in arguments.types.split(","):
+            path = gguf_of(pathlib.Path(arguments.folder), type_name)
+            ours, theirs, ratio = one_sequence(arguments.sluice, path, threads, arguments.runs)
+            print(f"{type_name}: sluice {ours:.1f} tok/s, llama.cpp {theirs:.1f}, ratio {ratio:.2f}", flush=True)
+        return
     columns = [f"prefill {PROMPT}"] + [f"decode {n}" for n in BATCHES]
     if not arguments.cpu_time:
         columns.append(f"HTTP {max(BATCHES)}")
