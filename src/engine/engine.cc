@@ -11,7 +11,6 @@
 #include <ctime>
 #include <filesystem>
 #include <future>
-#include <iterator>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -437,7 +436,7 @@ class EngineImpl final : public TextEngine {
   // is still idle.
   bool apply(bool wait) {
     if (wait && rows_ != nullptr) {
-      move_rows();  // of the last step
+      move_rows();  // of the last step, which may bring what was waited for
       wait = scheduler_.idle() || (waits_for_rows_ && scheduler_.awaits_transfers());
     }
     if (wait) busy_.store(false, std::memory_order_release);
@@ -528,7 +527,7 @@ class EngineImpl final : public TextEngine {
   // before the host knows them. The host then finishes the previous step while the device runs this one.
   void step() {
     ScheduledBatch next = scheduler_.next();
-    if (rows_ != nullptr) begin_saves();
+    if (rows_ != nullptr) rows_->start_before_step(scheduler_.take_transfers());
     const Tensor sampled = in_flight_ ? sampler_.sampled() : Tensor();
     if (drafting_ != nullptr) drafting_->complete(scheduler_, next, sampled);
     const int tokens = next.batch.size();
@@ -556,27 +555,11 @@ class EngineImpl final : public TextEngine {
     publish(0);
   }
 
-  using Transfers = std::vector<std::shared_ptr<const RowTransfer>>;
-
   // Takes note of rows that were moved, and has others moved.
   void move_rows() {
     for (const RowMover::Done& done : rows_->take_done()) scheduler_.finish_transfer(done.transfer, done.failed);
     finish_fetches();
-    Transfers transfers = std::exchange(loads_, {});
-    std::ranges::copy(scheduler_.take_transfers(), std::back_inserter(transfers));
-    rows_->start(std::move(transfers));
-  }
-
-  // Has rows of earlier steps saved and sent while the next one runs. Loads begin after it, because it may still read
-  // the blocks that they write to.
-  void begin_saves() {
-    Transfers transfers = scheduler_.take_transfers();
-    const auto loads = std::stable_partition(transfers.begin(), transfers.end(), [](const auto& transfer) {
-      return transfer->kind != RowTransfer::Kind::kLoad;
-    });
-    std::move(loads, transfers.end(), std::back_inserter(loads_));
-    transfers.erase(loads, transfers.end());
-    rows_->start(std::move(transfers));
+    rows_->start(scheduler_.take_transfers());
   }
 
   void commit_in_flight() {
@@ -711,7 +694,6 @@ class EngineImpl final : public TextEngine {
   std::unique_ptr<Drafting> drafting_;  // null: no drafts
   SchedulerOptions scheduler_options_;
   Scheduler scheduler_;
-  Transfers loads_;                           // that begin after the step
   bool waits_for_rows_ = false;               // nothing can run before rows are moved
   const bool waits_;                          // ops run on host memory and are done when they return
   std::unique_ptr<ThreadPool> mask_threads_;  // where the ops' threads are not the host's

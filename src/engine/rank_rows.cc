@@ -2,6 +2,7 @@
 #include "engine/rank_rows.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 #include <utility>
 
@@ -80,7 +81,22 @@ std::vector<std::vector<std::byte>> RankRows::gather(std::vector<std::byte> mine
   return out;
 }
 
+void RankRows::start_before_step(std::vector<std::shared_ptr<const RowTransfer>> transfers) {
+  const auto loads = std::stable_partition(transfers.begin(), transfers.end(), [](const auto& transfer) {
+    return transfer->kind != RowTransfer::Kind::kLoad;
+  });
+  std::move(loads, transfers.end(), std::back_inserter(loads_));
+  transfers.erase(loads, transfers.end());
+  start_all(std::move(transfers));
+}
+
 void RankRows::start(std::vector<std::shared_ptr<const RowTransfer>> transfers) {
+  std::vector<std::shared_ptr<const RowTransfer>> all = std::exchange(loads_, {});
+  std::ranges::move(transfers, std::back_inserter(all));
+  start_all(std::move(all));
+}
+
+void RankRows::start_all(std::vector<std::shared_ptr<const RowTransfer>> transfers) {
   if (transfers.empty()) return;
   if (ranks_ != nullptr) {
     MessageWriter write;

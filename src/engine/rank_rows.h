@@ -27,6 +27,9 @@ class RankRows {
   const RowStoreOptions& store_options() const { return sizes_; }
   std::vector<RowFile::Kept> take_kept();
   void start(std::vector<std::shared_ptr<const RowTransfer>> transfers);
+  // The same before a step is launched, so that rows of earlier steps are saved and sent while it runs. Loads wait for
+  // the next start(), because the step may still read the blocks that they write to.
+  void start_before_step(std::vector<std::shared_ptr<const RowTransfer>> transfers);
   std::vector<RowMover::Done> take_done();
   bool busy() const { return ranks_ == nullptr ? mover_.busy() : !open_.empty(); }
   // Whether other ranks have transfers to do. They do not call `wake`: take_done() has to be called now and then.
@@ -45,13 +48,15 @@ class RankRows {
     int ranks = 0;  // that have not done it
     std::vector<int> failed{};
   };
+  void start_all(std::vector<std::shared_ptr<const RowTransfer>> transfers);
   std::vector<std::vector<std::byte>> gather(std::vector<std::byte> mine) const;
   std::vector<std::byte> done_here();
   void agree();
 
   const std::shared_ptr<Communicator> ranks_;  // null: there is one
   const std::function<void(std::vector<std::byte>)> tell_;
-  std::map<uint64_t, Open> open_;  // of rank 0
+  std::map<uint64_t, Open> open_;                          // of rank 0
+  std::vector<std::shared_ptr<const RowTransfer>> loads_;  // that wait for start()
   RowMover mover_;
   RowStoreOptions sizes_;
   std::vector<RowFile::Kept> kept_;
