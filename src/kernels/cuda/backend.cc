@@ -202,6 +202,7 @@ void rope_store_op(ops::Queue& queue, const ops::RopeStoreArgs& args) {
 
 template <Arithmetic arithmetic>
 void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
+  CHECK(args.share.whole() && args.log_sums.data == nullptr, "attention to a part of the keys");
   AttentionIndices at{.query_start = on_device(queue, args.query_start),
                       .kv_len = on_device(queue, args.kv_len),
                       .block_table = on_device(queue, args.block_table),
