@@ -103,6 +103,7 @@ inline constexpr float kSampleWeightUnits = 0x1p43f;
 // count as kMostDistance. The sum of 2^20 squares fits in 64 bits.
 inline constexpr float kDistanceUnits = 0x1p11f, kMostDistance = 0x1p20f;
 
+// The nearest integer, at most kMostDistance.
 SLUICE_SAMPLE_MATH uint32_t rounded_units(float units) {
   return bits_of((units < kMostDistance ? units : kMostDistance) + kRoundToInteger) - bits_of(kRoundToInteger);
 }
