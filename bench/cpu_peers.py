@@ -115,6 +115,7 @@ class LlamaCpp:
     """One model in llama.cpp. Rates are in tokens per second."""
 
     silence = None  # the library keeps a pointer to this callback
+
     def __init__(self, path, threads, clock):
         import llama_cpp as llama
         self.llama, self.clock = llama, clock
@@ -168,12 +169,17 @@ class LlamaCpp:
         return rates
 
 
-def sluice_rates(sluice, path, threads):
-    command = [sluice, "bench", "ops", str(path), "--threads", str(threads), "--prompt", str(PROMPT),
+def bench_ops(sluice, path, threads, prompt, steps, batches):
+    """Returns the results of `sluice bench ops`: one for the prompt, then one for each batch size."""
+    command = [sluice, "bench", "ops", str(path), "--threads", str(threads), "--prompt", str(prompt),
                "--context", str(CONTEXT),
-               "--max-model-len", str(PROMPT), "--steps", str(STEPS), "--batch-size", ",".join(map(str, BATCHES))]
+               "--max-model-len", str(PROMPT), "--steps", str(steps), "--batch-size", ",".join(map(str, batches))]
     out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-    results = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def sluice_rates(sluice, path, threads):
+    results = bench_ops(sluice, path, threads, PROMPT, STEPS, BATCHES)
     return [r["rows"] / r["step_us"] * 1e6 for r in results], results[0]["machine"]
 
 
@@ -210,10 +216,7 @@ def one_sequence(sluice, path, threads, runs, steps=32):
     """Steps of one sequence in turns. Returns the median rates, and the median of the ratios of the turns."""
     pairs = []
     for run in range(runs):
-        command = [sluice, "bench", "ops", str(path), "--threads", str(threads), "--prompt", "64", "--context",
-                   str(CONTEXT), "--max-model-len", str(PROMPT), "--steps", str(steps), "--batch-size", "1"]
-        out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-        result = [json.loads(line) for line in out.splitlines() if line.startswith("{")][-1]
+        result = bench_ops(sluice, path, threads, 64, steps, [1])[-1]
         peer = LlamaCpp(path, threads, time.perf_counter)
         peer.decode([(p, 0, p + 1 == CONTEXT) for p in range(CONTEXT)])
         seconds = [peer.decode([(CONTEXT + i, 0, True)]) for i in range(steps + 1)]
