@@ -1,4 +1,4 @@
-// kernels_bench [all|matmul|attention|sample|barrier|TYPE,TYPE] [backend] [threads]
+// kernels_bench [all|matmul|attention|selection|sample|barrier|TYPE,TYPE] [backend] [threads]
 // Speed of the CPU kernels at the shapes of a 1.1B Llama, beside the machine's limits. Weights rotate through more
 // copies than the caches hold, as in a model. Reports the best of many runs, because other load only makes a kernel
 // look slower. With one thread, times are CPU time.
@@ -14,7 +14,8 @@
 #include <vector>
 
 #include "kernels/cpu/dispatch/machine.h"
-#include "ops/ops.h"
+#include "ops/entries.h"
+#include "ops/gathered_keys.h"
 #include "ops/sample.h"
 
 namespace sluice::bench {
@@ -147,6 +148,55 @@ void attentions(ops::Ctx& ctx) {
   }
 }
 
+// The last rows of one text: tokens selected as in DeepSeek-V3.2, and 16 heads attending to them.
+void selection_row(ops::Ctx& ctx, DType type, int rows, int context) {
+  constexpr int kTopK = 2048, kIndexHeads = 64, kIndexDim = 128, kHeads = 16, kDim = 576, kValueDim = 512, kBlock = 16;
+  const int blocks = context / kBlock;
+  const Owned index_keys(type, {blocks, 1, kBlock, kIndexDim}), latents(type, {blocks, 1, kBlock, kDim});
+  const Owned index_q(&kFloat32, {rows, kIndexHeads * kIndexDim}), weights(&kFloat32, {rows, kIndexHeads});
+  const Owned q(&kFloat32, {rows, kHeads * kDim}), out(&kFloat32, {rows, kHeads * kValueDim});
+  Buffer selected(static_cast<size_t>(rows) * kTopK * sizeof(int32_t));
+  const int64_t bytes = ops::GatheredKeys::bytes(16, kTopK, kDim * int64_t{type->block_bytes});
+  Buffer gathered(static_cast<size_t>(bytes));
+  const std::vector<int32_t> start{0, rows}, kv_len{context};
+  std::vector<int32_t> table;
+  for (int b = 0; b < blocks; ++b) table.push_back(b);
+  const double select = fastest(0.25, [&] {
+    ops::select_entries(ctx, {.selected = Tensor(selected.data(), &kInt32, {rows, kTopK}),
+                              .q = index_q.tensor,
+                              .weights = weights.tensor,
+                              .entries = ops::EntryCache::of_tokens(index_keys.tensor),
+                              .sequences = {start, kv_len, table, blocks}});
+  });
+  ops::AttentionArgs args{.out = out.tensor,
+                          .q = q.tensor,
+                          .k_cache = latents.tensor,
+                          .v_cache = {},
+                          .value_dim = kValueDim,
+                          .query_start = start,
+                          .kv_len = kv_len,
+                          .block_table = table,
+                          .block_table_stride = blocks,
+                          .heads = kHeads,
+                          .scale = 0.04f};
+  const double all = fastest(0.25, [&] { ops::attention(ctx, args); });
+  args.selected = Tensor(selected.data(), &kInt32, {rows, kTopK});
+  args.gathered = Tensor(gathered.data(), &kInt8, {bytes});
+  const double attend = fastest(0.25, [&] { ops::attention(ctx, args); });
+  const double flops = 2.0 * rows * (context - (rows - 1) / 2.0) * kIndexHeads * kIndexDim;
+  fmt::print("{:>9} {:>4} rows, context {:>6} {:>10.1f} {:>8.1f} {:>10.1f} {:>10.1f}\n", type->name, rows, context,
+             select * 1e6, flops / select * 1e-9, attend * 1e6, all * 1e6);
+}
+
+void selections(ops::Ctx& ctx) {
+  fmt::print("\n{:>9} {:>25} {:>10} {:>8} {:>10} {:>10}\n", "selection", "", "select us", "GFLOP/s", "attend us",
+             "to all us");
+  for (DType type : {&kBFloat16, &kFloat32}) {
+    for (const int context : {4096, 32768, 131072}) selection_row(ctx, type, 1, context);
+    for (const int context : {4096, 32768}) selection_row(ctx, type, 64, context);
+  }
+}
+
 // Measures what an op costs only because all threads start and end together.
 void barrier(ThreadPool& pool) {
   constexpr int kRuns = 1000;
@@ -227,8 +277,10 @@ int run(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "all";
   const std::vector<DType> types = parse_types(what);
   const bool all = what == "all";
-  if (!all && what != "matmul" && what != "attention" && what != "sample" && what != "barrier" && types.empty()) {
-    fmt::print(stderr, "usage: kernels_bench [all|matmul|attention|sample|barrier|TYPE,TYPE] [backend] [threads]\n");
+  constexpr std::string_view kParts[] = {"all", "matmul", "attention", "selection", "sample", "barrier"};
+  if (std::ranges::find(kParts, what) == std::end(kParts) && types.empty()) {
+    fmt::print(stderr,
+               "usage: kernels_bench [all|matmul|attention|selection|sample|barrier|TYPE,TYPE] [backend] [threads]\n");
     return 2;
   }
   const ops::Backend& backend = ops::select_backend(argc > 2 ? argv[2] : "");
@@ -241,6 +293,7 @@ int run(int argc, char** argv) {
   if (all || what == "matmul") matmuls(ctx, {&kBFloat16, &kFloat16, &kFloat32});
   if (!types.empty()) matmuls(ctx, types);
   if (all || what == "attention") attentions(ctx);
+  if (all || what == "selection") selections(ctx);
   if (all || what == "sample") sampling(ctx);
   if (all || what == "barrier") barrier(pool);
   return 0;

@@ -31,6 +31,9 @@ void bench_wide_decode();
 // Latent caches of 512 + 64 columns, decoded and prefilled with the head counts of some models.
 void bench_latent();
 
+// selection.cc: the selection of tokens by an indexer, and attention to them.
+void bench_selections();
+
 // rows.cc
 void bench_copy();
 void bench_rows(int64_t rows);

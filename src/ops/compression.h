@@ -1,34 +1,11 @@
 // Ops of attention over compressed keys, and of hyper-connections (DeepSeek-V4). A device that lacks them has no
 // Ops::compression. Layers that need them then refuse the device.
-//
-// A text is divided into windows of `rate` tokens. A complete window becomes one entry, which is a key and its own
-// value. Entries are in the paged cache: entry w lies in the block that holds the last token of window w.
+// An entry (ops/entries.h) is a key and its own value here.
 #pragma once
 
-#include "ops/ops.h"
+#include "ops/entries.h"
 
 namespace sluice::ops {
-
-// Where entries are. The memory of a block holds its entries one after the other, whatever the cache's shape says.
-struct EntryCache {
-  CacheTensor cache;   // [blocks, 1, block_size, elements per token]; not int8
-  int64_t stride = 0;  // elements from an entry to the next
-  int64_t first = 0;   // the entry's first element in its stride
-  int64_t dim = 0;     // elements of an entry
-  int rate = 0;        // tokens of a window
-
-  // Elements per token that the cache needs for entries of `stride` elements, for blocks of any multiple of 8 tokens.
-  static constexpr int64_t elements_per_token(int64_t stride, int rate) {
-    const int64_t per_eight_tokens = (7 + int64_t{rate}) / rate;
-    return (stride * per_eight_tokens + 7) / 8;
-  }
-};
-
-// The sequences of a flat batch and their blocks; see AttentionArgs.
-struct PagedSequences {
-  Indices query_start, kv_len, block_table;
-  int block_table_stride = 0;
-};
 
 // Makes the entries of the windows that this step completes. In every channel, an entry is the mean of its tokens'
 // values, weighted by the softmax of their gates. Each gate has a bias for the token's place in the window. The entry
@@ -47,17 +24,6 @@ struct CompressArgs {
   EntryCache entries;
   Tensor state;   // [slots, series * 3 * dim] fp32
   Indices slots;  // [sequences] see Sequences
-  PagedSequences sequences;
-};
-
-// Selects the entries that each row attends to (the lightning indexer, DeepSeek-V3.2, arXiv:2512.02556). The score of
-// an entry is the sum over heads h of weights[t, h] * relu(q[t, h, :] * entry). A row selects the top_k complete
-// entries with the highest scores; among equal scores the lower index wins.
-struct SelectEntriesArgs {
-  Tensor selected;  // out: [tokens, top_k] int32: ascending, then -1
-  Tensor q;         // [tokens, heads * dim] fp32, rotated
-  Tensor weights;   // [tokens, heads] fp32
-  EntryCache entries;
   PagedSequences sequences;
 };
 
@@ -108,7 +74,6 @@ struct StreamWeightsArgs {
 
 struct CompressionOps {
   void (*compress)(Queue&, const CompressArgs&) = nullptr;
-  void (*select_entries)(Queue&, const SelectEntriesArgs&) = nullptr;
   void (*entry_attention)(Queue&, const EntryAttentionArgs&) = nullptr;
   void (*rotate)(Queue&, const RotateArgs&) = nullptr;
   void (*store_keys)(Queue&, const StoreKeysArgs&) = nullptr;
@@ -122,7 +87,6 @@ extern const CompressionOps kCompression;
 
 // Checked calls.
 void compress(Ctx&, const CompressArgs& args);
-void select_entries(Ctx&, const SelectEntriesArgs& args);
 void entry_attention(Ctx&, const EntryAttentionArgs& args);
 void rotate(Ctx&, const RotateArgs& args);
 void store_keys(Ctx&, const StoreKeysArgs& args);

@@ -46,6 +46,18 @@ int64_t check_values(const AttentionArgs& args) {
   return args.v_cache.shape[3];
 }
 
+void check_selected(const AttentionArgs& args) {
+  if (args.selected.data == nullptr) return;
+  CHECK(args.selected.shape.rank() == 2 && args.selected.shape[0] == args.q.shape[0] && args.selected.shape[1] > 0,
+        "selected {}", args.selected.shape.str());
+  check_list(args.selected, "selected", args.selected.shape.elements());
+  CHECK(args.k_cache.shape[1] == 1 && args.v_cache.data == nullptr, "selected keys beside a cache of values");
+  CHECK(args.causal && args.window == 0 && args.chunk == 0, "selected keys and a mask");
+  CHECK(args.alibi_slopes == nullptr && args.relative_bias == nullptr, "selected keys and biases by distance");
+  CHECK(args.share.whole() && args.log_sums.data == nullptr, "selected keys of a part of the keys");
+  CHECK(args.gathered.dtype == &kInt8 && args.gathered.dense(), "scratch of {}", args.gathered.dtype->name);
+}
+
 struct NamedActivation {
   std::string_view name;
   Activation activation;
@@ -337,6 +349,7 @@ void attention(Ctx& ctx, const AttentionArgs& args) {
     CHECK(args.log_sums.dense(), "log_sums has gaps");
     CHECK(args.sinks == nullptr && args.out.dtype == &kFloat32, "sums of exponentials with sinks or rounded results");
   }
+  check_selected(args);
   for (int64_t s = 0; s < sequences; ++s) {
     const int rows = args.query_start[s + 1] - args.query_start[s];
     CHECK(rows >= 0 && args.kv_len[s] >= rows, "sequence {}: {} rows, kv_len {}", s, rows, args.kv_len[s]);

@@ -35,6 +35,7 @@ struct SampleArgs;  // ops/sample.h
 struct FeedSampledArgs;
 struct PhysicalExpertsArgs;  // ops/physical_experts.h
 struct CompressionOps;       // ops/compression.h
+struct SelectEntriesArgs;    // ops/entries.h
 
 // The extra rounding a matmul may apply to its inputs, beyond what its kernels always do. Kernels for few rows may skip
 // it.
@@ -251,7 +252,7 @@ struct RopeStoreArgs {
   Tensor cos_sin;  // [positions, rotary_dim] fp32: rotary_dim/2 cosines, then as many sines; empty: no rotation
   bool interleaved = false;     // pairs (2i, 2i+1) (GPT-J) instead of (i, i + rotary_dim/2) (GPT-NeoX, Llama)
   CacheTensor k_cache;          // [blocks, kv_heads, block_size, head_dim]
-  CacheTensor v_cache;          // [blocks, kv_heads, block_size, value_dim]
+  CacheTensor v_cache;          // [blocks, kv_heads, block_size, value_dim]; value_dim 0: no values are stored
   Indices positions;            // [tokens] rows of cos_sin
   Indices slots;                // [tokens] block * block_size + offset; -1: another rank stores the row
   HeadNorm q_norm{}, k_norm{};  // applied before the rotation; needs fp32 rows unless normalizes_heads()
@@ -301,6 +302,10 @@ struct AttentionArgs {
   // The positions that the caches have; lengths and masks count all positions. The block table has the blocks of the
   // caches' keys. Unless it is whole, log_sums is needed, and there are no biases by distance.
   KeyShare share{};
+  // [tokens, top_k] dense int32 or empty: the only positions that each row sees, as select_entries() lists them. Needs
+  // causal attention of one kv head without v_cache, and none of window, chunk, biases by distance, share and log_sums.
+  Tensor selected{};
+  Tensor gathered{};  // scratch for `selected`, dense int8: for the keys of at least one row (ops/gathered_keys.h)
   // [tokens, heads] dense fp32 or empty: out, the logarithm of the sum of exponentials. sinks must be null then. A row
   // that sees no key of the caches has results of zero and -infinity.
   Tensor log_sums{};
@@ -495,6 +500,7 @@ struct OpTable {
   void (*clamped_glu)(Queue&, Tensor out, Tensor gate_up, float alpha, float limit) = nullptr;
   void (*rope_store)(Queue&, const RopeStoreArgs&) = nullptr;
   void (*attention)(Queue&, const AttentionArgs&) = nullptr;
+  void (*select_entries)(Queue&, const SelectEntriesArgs&) = nullptr;
   void (*gather_rows)(Queue&, Tensor out, Tensor x, Indices rows) = nullptr;
   void (*combine)(Queue&, const CombineArgs&) = nullptr;
   void (*lora_shrink)(Queue&, const LoraShrinkArgs&) = nullptr;
@@ -535,8 +541,8 @@ struct Slot {
   SLOT(head_scan) SLOT(delta_rule) SLOT(gated_lru) SLOT(sample) SLOT(sum_rows) SLOT(merge_parts)
 // The same on the CPU. The launches have other arguments, or the persistent decode kernel may take the op over.
 #define SLUICE_ADAPTED_SLOTS(SLOT) \
-  SLOT(embed) SLOT(rms_norm) SLOT(glu) SLOT(clamped_glu) SLOT(rope_store) SLOT(attention) SLOT(gather_rows) \
-  SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand)
+  SLOT(embed) SLOT(rms_norm) SLOT(glu) SLOT(clamped_glu) SLOT(rope_store) SLOT(attention) \
+  SLOT(select_entries) SLOT(gather_rows) SLOT(combine) SLOT(lora_shrink) SLOT(lora_expand)
 // One kernel for all instruction sets: that of the reference or of kernels/cpu/dispatch.
 #define SLUICE_SHARED_SLOTS(SLOT) \
   SLOT(copy_rows) SLOT(feed_sampled) SLOT(pooling) SLOT(route) SLOT(choose_physical) SLOT(group_by_expert) \

@@ -59,6 +59,12 @@ class Row {
     first_ = args.share.count(std::max<int64_t>(first, args.first)), end_ = args.share.count(end);
   }
 
+  // The row sees only these positions, up to the first negative one.
+  void select(const int32_t* positions, int64_t most) {
+    selected_ = positions, first_ = 0;
+    for (end_ = 0; end_ < most && positions[end_] >= 0;) ++end_;
+  }
+
   // Computes one head: `q` is [head_dim], `out` is [value_dim]. Returns the logarithm of the sum of exponentials.
   double attend(const float* q, float* out, int64_t head) const {
     const int64_t kv_head = head / (args_.heads / args_.k_cache.shape[1]);
@@ -84,6 +90,7 @@ class Row {
 
  private:
   int64_t slot(int64_t key) const {
+    if (selected_ != nullptr) key = selected_[key];
     const int64_t block_size = args_.k_cache.shape[2];
     return table_[key / block_size] * block_size + key % block_size;
   }
@@ -105,6 +112,7 @@ class Row {
 
   const AttentionArgs& args_;
   const int32_t* table_;
+  const int32_t* selected_ = nullptr;
   int64_t position_, first_ = 0, end_ = 0;  // keys of the cache
 };
 
@@ -141,7 +149,7 @@ void rope_store(Queue&, const RopeStoreArgs& args) {
       key.assign(k, k + head_dim);
       rotate(key.data(), cos_sin, rotary_dim, args.interleaved);
       store(args.k_cache, args.slots[t], h, key.data());
-      store(args.v_cache, args.slots[t], h, v);
+      if (value_dim > 0) store(args.v_cache, args.slots[t], h, v);
     }
   }
 }
@@ -175,7 +183,11 @@ void attention(Queue& queue, const AttentionArgs& args) {
         const int64_t row = item / args.heads, head = item % args.heads;
         const float* q = args.q.f32() + (begin + row) * args.q.row_stride + head * head_dim;
         float* out = args.out.f32() + (begin + row) * args.out.row_stride + head * value_dim;
-        const double sum = Row(args, static_cast<int64_t>(s), args.kv_len[s] - rows + row).attend(q, out, head);
+        Row keys(args, static_cast<int64_t>(s), args.kv_len[s] - rows + row);
+        if (const int64_t most = args.selected.shape[1]; args.selected.data != nullptr) {
+          keys.select(args.selected.as<int32_t>() + (begin + row) * most, most);
+        }
+        const double sum = keys.attend(q, out, head);
         if (args.log_sums.data == nullptr) continue;
         args.log_sums.f32()[(begin + row) * args.log_sums.row_stride + head] = static_cast<float>(sum);
       }

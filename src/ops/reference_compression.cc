@@ -175,48 +175,6 @@ void compress(Queue& queue, const CompressArgs& args) {
   }
 }
 
-// Writes the indices of the `k` highest scores in ascending order, then -1. Among equal scores the lower index wins.
-void select_highest(const std::vector<float>& scores, std::vector<int32_t>& order, int64_t k, int32_t* to) {
-  order.resize(scores.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  const auto count = static_cast<int64_t>(order.size());
-  if (count > k) {
-    // NaN counts as the lowest score, so that the order is strict.
-    const auto key = [&](int32_t i) {
-      return std::isnan(scores[i]) ? -std::numeric_limits<float>::infinity() : scores[i];
-    };
-    std::nth_element(order.begin(), order.begin() + k, order.end(), [&](int32_t a, int32_t b) {
-      const float x = key(a), y = key(b);
-      return x != y ? x > y : a < b;
-    });
-    order.resize(static_cast<size_t>(k));
-    std::sort(order.begin(), order.end());
-  }
-  std::fill(std::copy(order.begin(), order.end(), to), to + k, -1);
-}
-
-void select_entries(Queue& queue, const SelectEntriesArgs& args) {
-  const int64_t tokens = args.weights.shape[0], heads = args.weights.shape[1], dim = args.entries.dim;
-  const int64_t top_k = args.selected.shape[1];
-  queue.threads().parallel_for(tokens, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> key(static_cast<size_t>(dim)), scores;
-    std::vector<int32_t> order;
-    for (int64_t t = begin; t < end; ++t) {
-      const SequenceRows rows(args.sequences, sequence_of(args.sequences, t));
-      const int64_t count = complete_entries(args.entries, rows.position + t - rows.begin);
-      scores.assign(static_cast<size_t>(count), 0.0f);
-      const float *q = row_of(args.q, t), *weights = row_of(args.weights, t);
-      for (int64_t e = 0; e < count && count > top_k; ++e) {
-        load_entry(args.entries, rows.blocks, e, key.data());
-        for (int64_t h = 0; h < heads; ++h) {
-          scores[e] += weights[h] * std::max(dot(q + h * dim, key.data(), dim), 0.0f);
-        }
-      }
-      select_highest(scores, order, top_k, args.selected.as<int32_t>() + t * top_k);
-    }
-  });
-}
-
 // Attention of one row for a few heads at a time, so that keys are decoded once for all of them.
 class EntryRow {
  public:
@@ -387,7 +345,6 @@ void stream_weights(Queue&, const StreamWeightsArgs& args) {
 }  // namespace
 
 constexpr CompressionOps kOps{.compress = compress,
-                              .select_entries = select_entries,
                               .entry_attention = entry_attention,
                               .rotate = rotate,
                               .store_keys = store_keys,

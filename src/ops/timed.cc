@@ -45,6 +45,7 @@ double bytes_of(const HeadMatmulArgs& args) {
 double bytes_of(const AttentionArgs& args) {
   int64_t positions = 0;
   for (const int32_t kv_len : args.kv_len) positions += args.window > 0 ? std::min(args.window, kv_len) : kv_len;
+  if (args.selected.data != nullptr) positions = args.selected.shape.elements();
   const auto of_position = [](const CacheTensor& cache) {
     if (cache.data == nullptr) return 0.0;
     const int64_t scale = cache.scales != nullptr ? sizeof(float) : 0;

@@ -205,42 +205,6 @@ TEST_P(CompressionTest, AttendsToTheWindowAndToEntries) {
   }
 }
 
-TEST_P(CompressionTest, SelectsTheEntriesWithTheHighestScores) {
-  constexpr int kDim = 8, kHeads = 3, kTokens = 45, kRate = 4, kMost = 4;
-  const int64_t per_token = EntryCache::elements_per_token(kDim, kRate);
-  Owned entries(&kFloat32, {kBlocks + 1, 1, kBlock, per_token});
-  Owned q(&kFloat32, {kTokens, kHeads * kDim}), weights(&kFloat32, {kTokens, kHeads});
-  entries.fill(random), q.fill(random), weights.fill(random);
-  for (int h = 0; h < kHeads; ++h) weights.row(kTokens - 1)[h] = 0;  // all scores are equal
-  std::vector<int32_t> selected(static_cast<size_t>(kTokens) * kMost);
-  const Text text(0, kTokens);
-  select_entries(device.ctx, {.selected = Tensor(selected.data(), &kInt32, {kTokens, kMost}),
-                              .q = q,
-                              .weights = weights,
-                              .entries = {.cache = CacheTensor(*entries), .stride = kDim, .dim = kDim, .rate = kRate},
-                              .sequences = text.paged()});
-  for (int t = 0; t < kTokens; ++t) {
-    std::vector<std::pair<double, int>> scores;
-    for (int e = 0; e < (t + 1) / kRate; ++e) {
-      double score = 0;
-      for (int h = 0; h < kHeads; ++h) {
-        double dot = 0;
-        for (int i = 0; i < kDim; ++i) {
-          dot += double{q.row(t)[h * kDim + i]} * (entries->f32() + place(e, kRate, kDim, per_token))[i];
-        }
-        score += weights.row(t)[h] * std::max(dot, 0.0);
-      }
-      scores.emplace_back(-score, e);
-    }
-    std::ranges::sort(scores);
-    std::vector<int32_t> want;
-    for (size_t i = 0; i < scores.size() && i < kMost; ++i) want.push_back(scores[i].second);
-    std::ranges::sort(want);
-    want.resize(kMost, -1);
-    EXPECT_EQ(std::vector<int32_t>(selected.begin() + t * kMost, selected.begin() + (t + 1) * kMost), want) << t;
-  }
-}
-
 TEST_P(CompressionTest, StreamWeightsAreDoublyStochastic) {
   constexpr int kStreams = 4, kColumns = (2 + kStreams) * kStreams;
   Owned logits(&kFloat32, {5, kColumns});

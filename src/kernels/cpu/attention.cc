@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cpu/attention_fp32.h"
 #include "kernels/cpu/attention_pairs.h"
+#include "kernels/cpu/dispatch/selected_attention.h"
 
 namespace sluice::SLUICE_ISA {
 namespace {
@@ -151,6 +152,7 @@ class Attention {
 }  // namespace
 
 void attention(ops::Queue& queue, const ops::AttentionArgs& args) {
+  if (args.selected.data != nullptr) return kernels::attend_to_selected(queue, args, attention);
 #ifdef __AVX512BF16__
   if (args.k_cache.dtype == &kBFloat16) return Attention<PairTiles<Bf16>>(queue, args).run();
   if (args.k_cache.dtype == &kFloat8E4M3) return Attention<PairTiles<Fp8>>(queue, args).run();

@@ -8,56 +8,6 @@
 namespace sluice::SLUICE_ISA {
 namespace {
 
-constexpr int64_t kTile = 32;  // keys per tile; their K and V stay in L1
-
-// Number of elements that share a 32-bit lane during the transpose; they are widened afterwards (widen_part).
-template <class T>
-inline constexpr int kPack = sizeof(T) == 2    ? 2
-                             : kWidensBytes<T> ? 4
-                                               : 1;
-
-// Loads kPack<T> * kLanes elements. Elements from `count` on read as zero.
-template <class T>
-SLUICE_INLINE Vec load_lanes(const T* p, int64_t count) {
-  constexpr int64_t kWhole = kPack<T> * kLanes;
-  if constexpr (kPack<T> == 1) {
-    return count == kWhole ? load(p, All{}) : load(p, First{static_cast<int>(count)});
-  } else {
-    if (count == kWhole) return load(reinterpret_cast<const float*>(p), All{});
-    T padded[kWhole] = {};
-    __builtin_memcpy(padded, p, static_cast<size_t>(count) * sizeof(T));
-    return load(reinterpret_cast<const float*>(padded), All{});
-  }
-}
-
-// keys[d][kTile] = rows[key][d] as fp32.
-template <class T>
-void load_keys(const T* const (&rows)[kTile], int64_t head_dim, float* keys) {
-  for (int64_t key = 0; key < kTile; key += kLanes) {
-    for (int64_t d = 0; d < head_dim; d += kPack<T> * kLanes) {
-      const int64_t count = min_of(head_dim - d, kPack<T> * kLanes);
-      Vec block[kLanes];
-      SLUICE_UNROLL
-      for (int i = 0; i < kLanes; ++i)
-        block[i] = rows[key + i] != nullptr ? load_lanes(rows[key + i] + d, count) : zero();
-      transpose(block);
-      float* to = keys + d * kTile + key;
-      for (int64_t i = 0; i * kPack<T> < count; ++i, to += kPack<T> * kTile) {
-        if constexpr (kPack<T> == 1) {
-          store(to, block[i], All{});
-        } else {
-          store(to, widen_part<0>(block[i], T{}), All{});
-          store(to + kTile, widen_part<1>(block[i], T{}), All{});
-          if constexpr (kPack<T> == 4) {
-            store(to + 2 * kTile, widen_part<2>(block[i], T{}), All{});
-            store(to + 3 * kTile, widen_part<3>(block[i], T{}), All{});
-          }
-        }
-      }
-    }
-  }
-}
-
 // values[key][stride] = rows[key] as fp32, in whole vectors. Null rows leave their values unchanged.
 template <class T>
 void load_values(const T* const (&rows)[kTile], int64_t value_dim, int64_t stride, float* values) {
@@ -74,60 +24,6 @@ struct Ahead {
   const T* keys[kTile];
   const T* values[kTile];
 };
-
-// acc[R][V vectors] += a[R][first .. last) * b[first .. last)[V vectors]. Calls ask(i) before every step.
-struct Factors {
-  const float* a;  // [R][a_stride]
-  const float* b;  // [steps][b_stride]
-  int64_t a_stride, b_stride, first, last;
-};
-template <int R, int V, class Ask>
-SLUICE_INLINE void accumulate(Vec (&acc)[R][V], const Factors& f, Ask&& ask) {
-  for (int64_t i = f.first; i < f.last; ++i) {
-    ask(i);
-    Vec b[V];
-    SLUICE_UNROLL
-    for (int v = 0; v < V; ++v) b[v] = load(f.b + i * f.b_stride + v * kLanes, All{});
-    SLUICE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Vec a = broadcast(f.a[r * f.a_stride + i]);
-      SLUICE_UNROLL
-      for (int v = 0; v < V; ++v) acc[r][v] = add_product(acc[r][v], a, b[v]);
-    }
-  }
-}
-template <int R, int V>
-SLUICE_INLINE void store_rows(float* to, int64_t stride, const Vec (&acc)[R][V]) {
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < V; ++v) store(to + r * stride + v * kLanes, acc[r][v], All{});
-  }
-}
-
-// scores[R][kTile] = queries[R][head_dim] * keys[head_dim][kTile]. Prefetches `ahead` unless its type is nullptr_t.
-struct KeyProduct {
-  const float* queries;  // [R][stride]
-  const float* keys;     // [head_dim][kTile]
-  float* scores;         // [R][kTile]
-  int64_t head_dim, stride;
-};
-template <int R, class Pointers>
-void multiply_keys(const KeyProduct& p, [[maybe_unused]] Pointers ahead) {
-  constexpr int kVecs = kTile / kLanes;
-  Vec acc[R][kVecs];
-  SLUICE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    SLUICE_UNROLL
-    for (int v = 0; v < kVecs; ++v) acc[r][v] = zero();
-  }
-  const Factors factors{p.queries, p.keys, p.stride, kTile, 0, p.head_dim};
-  accumulate(acc, factors, [&]([[maybe_unused]] int64_t d) SLUICE_INLINE_LAMBDA {
-    // Over the loop, the head_dim steps prefetch head_dim elements of each of kTile keys.
-    if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) prefetch<kTile>(ahead[d % kTile] + d / kTile * kTile);
-  });
-  store_rows(p.scores, kTile, acc);
-}
 
 // mixed[R][V vectors] = mixed * correction + weights[R][keys first .. last) * values[keys][V vectors]. Prefetches too.
 struct ValueProduct {

@@ -2,23 +2,16 @@
 // Included by attention.cc and its tiles only.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/key_tiles.h"
 
 namespace sluice::SLUICE_ISA {
 namespace {
-
-int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 constexpr int64_t kSplit = 512;               // keys that one thread takes when several share a task
 constexpr int64_t kMaxRows = 48;              // most rows of a task
 constexpr int64_t kMaxSplitBytes = 64 << 20;  // most bytes of results kept until splits are merged
 constexpr float kMinusInfinity = -__builtin_inff();
-
-int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 // Describes how the batch is divided into tasks.
 struct Plan {
@@ -127,9 +120,6 @@ const float* query_of(const ops::AttentionArgs& args, const Plan& plan, const Ta
          (task.first_head + row % task.heads) * plan.head_dim;
 }
 
-template <class T>
-inline constexpr bool kScaled = std::is_same_v<T, Int8>;
-
 // Returns the index of a key's vector in the cache. The next keys of the same block follow it.
 int64_t vector_of(const ops::AttentionArgs& args, const Tensor& cache, const Task& task, int64_t key) {
   const int64_t kv_heads = cache.shape[1], block_size = cache.shape[2];
@@ -141,28 +131,6 @@ template <class T>
 const T* cached(const ops::AttentionArgs& args, const Tensor& cache, const Task& task, int64_t key) {
   return reinterpret_cast<const T*>(cache.data) + vector_of(args, cache, task, key) * cache.shape[3];
 }
-
-// Calls body<R>(row) for tiles of at most Max rows that cover [0, rows).
-template <int Max, class F>
-SLUICE_INLINE void each_rows(int64_t rows, F&& body) {
-  int64_t row = 0;
-  for (; row + Max <= rows; row += Max) body.template operator()<Max>(row);
-  if constexpr (Max > 1) {
-    if (row < rows) each_rows<Max / 2>(rows - row, [&]<int R>(int64_t r) { body.template operator()<R>(row + r); });
-  }
-}
-
-// Prefetches the cache lines of `Count` elements.
-template <int64_t Count, class T>
-SLUICE_INLINE void prefetch(const T* p) {
-  SLUICE_UNROLL
-  for (int64_t at = 0; at < Count * int64_t{sizeof(T)}; at += 64) {
-    __builtin_prefetch(reinterpret_cast<const char*>(p) + at, 0, 2);
-  }
-}
-
-// GCC drops calls of functions that only prefetch, unless they are inlined early.
-#define SLUICE_INLINE_LAMBDA __attribute__((always_inline))
 
 }  // namespace
 }  // namespace sluice::SLUICE_ISA

@@ -129,9 +129,11 @@ void rope_store_token(const ops::RopeStoreArgs& args, int64_t token, float* memo
   const int64_t slot = args.slots.data()[token];
   if (slot < 0) return;
   for (int64_t head = 0; head < kv_heads; ++head) {
-    const CachedVector<T> key(args.k_cache, slot, head, memory), value(args.v_cache, slot, head, memory);
+    const CachedVector<T> key(args.k_cache, slot, head, memory);
     rotate(k + head * head_dim, key.at(0), head_dim, rotation);
     key.finish();
+    if (value_dim == 0) continue;
+    const CachedVector<T> value(args.v_cache, slot, head, memory);
     copy(v + head * value_dim, value.at(0), value_dim);
     value.finish();
   }

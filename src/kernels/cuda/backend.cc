@@ -207,6 +207,9 @@ void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
                       .kv_len = on_device(queue, args.kv_len),
                       .block_table = on_device(queue, args.block_table),
                       .sequences = static_cast<int>(args.kv_len.size())};
+  if (args.selected.data != nullptr) {
+    return finish(queue, [&](const Launch& l) { attention_selected(l, args, at, arithmetic); });
+  }
   const int group = args.heads / static_cast<int>(args.k_cache.shape[1]);
   for (size_t s = 0; s < args.kv_len.size(); ++s) {
     at.count(args.query_start[s + 1] - args.query_start[s], args.kv_len[s], group);
@@ -214,6 +217,11 @@ void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
   launch_or_record<arithmetic>(queue, AttentionOp{args, at}, [=](const Launch& l) {
     if (arithmetic != Arithmetic::kTensor || !attention_tensor(l, args, at)) attention_exact(l, args, at);
   });
+}
+
+template <Arithmetic arithmetic>
+void select_entries_op(ops::Queue& queue, const ops::SelectEntriesArgs& args) {
+  finish(queue, [&](const Launch& l) { select_entries(l, args, arithmetic); });
 }
 
 void feed_sampled_op(ops::Queue& queue, const ops::FeedSampledArgs& args) {
@@ -410,6 +418,7 @@ constexpr ops::OpTable op_table() {
                      .clamped_glu = clamped_glu_op,
                      .rope_store = rope_store_op,
                      .attention = attention_op<arithmetic>,
+                     .select_entries = select_entries_op<arithmetic>,
                      .gather_rows = gather_rows_op,
                      .combine = combine_op,
                      .lora_shrink = lora_op<arithmetic, lora_shrink, ops::LoraShrinkArgs>,

@@ -200,6 +200,10 @@ struct AttentionIndices {
 // Returns false and does nothing if the tensor-core kernels do not support these dimensions or types on this device.
 bool attention_tensor(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
 void attention_exact(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
+// attention/selected.cu: for AttentionArgs::selected, by either of them. `at` has the batch's sequences.
+void attention_selected(const Launch&, const ops::AttentionArgs&, const AttentionIndices& at, Arithmetic);
+// select_entries.cu
+void select_entries(const Launch&, const ops::SelectEntriesArgs&, Arithmetic);
 // Returns the bytes of workspace with which decode attention can split its keys best: for one row of each of
 // `sequences` sequences of up to `most_keys` keys.
 size_t attention_workspace(int sequences, int heads, int64_t value_dim, int64_t most_keys);

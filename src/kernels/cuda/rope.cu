@@ -191,7 +191,8 @@ __global__ void rope_store_int8(RowsOf<Q> q, int heads, RowsOf<Q> k, RowsOf<Q> v
   const int step = static_cast<int>(gridDim.y * blockDim.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int head_dim = static_cast<int>(k_cache.dim), value_dim = static_cast<int>(v_cache.dim);
   const bool stores = k.data != nullptr && slots[token] >= 0;
-  const int kv_heads = static_cast<int>(k_cache.kv_heads), all = heads + (stores ? 2 * kv_heads : 0);
+  const int kv_heads = static_cast<int>(k_cache.kv_heads), stored = value_dim > 0 ? 2 * kv_heads : kv_heads;
+  const int all = heads + (stores ? stored : 0);
   const float* table = rotation.cos_sin != nullptr ? rotation.cos_sin + positions[token] * rotation.stride : nullptr;
   for (int i = first; i < all; i += step) {
     if (i < heads) {
