@@ -49,6 +49,10 @@ void check_key_parts(const EngineOptions& o, const LoadPlan& plan) {
   if (plan.task != Task::kGenerate) {
     refuse(fmt::format("the model was loaded with --task {} (expected generate)", to_string(plan.task)));
   }
+  const int longest = o.max_model_len > 0 ? o.max_model_len : plan.shape.max_positions;
+  if (const int most = plan.shape.selected; most > 0 && longest > most) {
+    refuse(fmt::format("layers select {0} tokens of longer texts (expected --max-model-len of at most {0})", most));
+  }
   if (plan.shape.kv.empty()) refuse(fmt::format("the family {} caches no keys", plan.shape.family));
   for (size_t i = 0; i < plan.shape.kv.size(); ++i) {
     const int copies = plan.shape.kv[i].copies;

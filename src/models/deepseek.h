@@ -30,8 +30,11 @@ struct LatentDefaults {
 void refuse_scaled_rope(const Config& config);
 // Reads latent attention (nn/attention/latent_attention.h) and its rotation, which becomes the only one of `spec`.
 LatentAttentionSpec read_latent_attention(const Config& config, DecoderSpec& spec, const LatentDefaults& defaults);
-// Reads sizes, norm, activation and head; gives all layers latent attention.
-DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& defaults = {});
+MakeTokenMixer latent_attention(const LatentAttentionSpec& spec);  // whose tensors are below self_attn
+// Reads sizes, norm, activation and head; gives all layers latent attention, whose specification is `attention` if that
+// is not null.
+DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& defaults = {},
+                              LatentAttentionSpec* attention = nullptr);
 // Chooses the layers with experts: every moe_layer_freq-th, from first_k_dense_replace on.
 void read_deepseek_layers(const Config& config, DecoderSpec& spec, int default_dense = 0);
 

@@ -68,17 +68,20 @@ LatentAttentionSpec read_latent_attention(const Config& config, DecoderSpec& s, 
   return a;
 }
 
-DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& d) {
+MakeTokenMixer latent_attention(const LatentAttentionSpec& spec) {
+  return
+      [spec](const Weights& w, int hidden) { return std::make_unique<LatentAttention>(w / "self_attn", spec, hidden); };
+}
+
+DecoderSpec latent_llama_like(const Config& config, std::string family, const LatentDefaults& d,
+                              LatentAttentionSpec* attention) {
   DecoderSpec s = read_sizes(config, std::move(family), {.heads_divide_hidden = false});
   s.norm.eps = static_cast<float>(config.get("rms_norm_eps", d.norm_eps));
   s.mlp.activation = read_activation(config, "hidden_act", "silu");
   s.tied_head = config.get("tie_word_embeddings", d.tied_head);
   const LatentAttentionSpec a = read_latent_attention(config, s, d);
-  for (LayerSpec& layer : s.layers) {
-    layer.mixer = [a](const Weights& w, int hidden) {
-      return std::make_unique<LatentAttention>(w / "self_attn", a, hidden);
-    };
-  }
+  for (LayerSpec& layer : s.layers) layer.mixer = latent_attention(a);
+  if (attention != nullptr) *attention = a;
   return s;
 }
 

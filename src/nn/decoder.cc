@@ -138,6 +138,7 @@ class DecoderLm final : public Model {
     load_tables(context);
     for (const RopeSpec& rope : spec_.ropes) ropes_.emplace_back(rope, positions, context);
     load_layers(body);
+    plan_selection(positions);
     if (spec_.hidden_input) {
       hidden_input_.emplace(body / spec_.hidden_input->path, *spec_.hidden_input, spec_.norm, spec_.hidden);
       shape_.kept_hidden = static_cast<int>(shape_.kv.size());
@@ -177,6 +178,7 @@ class DecoderLm final : public Model {
     floats += adapter_scratch_.floats(std::max(tokens, rows));
     if (auxiliary_stream_ != nullptr) floats += tokens * auxiliary_stream_->floats_per_token();
     for (const Rope& rope : ropes_) floats += rope.step_floats(tokens);
+    floats += tokens * selection_.columns + selection_.floats;
     constexpr int64_t kTensors = 24;  // tensors alive at once; each may waste up to 64 bytes
     const size_t carried = auxiliary_stream_ != nullptr ? auxiliary_stream_->tensors() : 0;
     return floats * sizeof(float) + (kTensors + carried + ropes_.size()) * 64;
@@ -202,6 +204,7 @@ class DecoderLm final : public Model {
       stage_.receive(c, auxiliary);
     }
     const Tensor normed = norms_inputs() ? c.arena.take(&kFloat32, x.shape) : Tensor();
+    const Tensor selected = selection_.columns > 0 ? c.arena.take(&kInt32, {x.rows(), selection_.columns}) : Tensor();
     std::optional<NextNorm> next;  // the norm in front of the next layer, which the present one computes
     const auto cached_kv = [&](int index) { return index < 0 ? nullptr : &kv.layer(index); };
     for (int i = stage_.begin(); i < stage_.end(); ++i) {
@@ -214,7 +217,8 @@ class DecoderLm final : public Model {
                                 .earlier_kv = cached_kv(earlier < 0 ? -1 : cached_[earlier].kv),
                                 .auxiliary = auxiliary,
                                 .first = hidden_input_ ? 1 : 0,
-                                .state = cached_[i].state < 0 ? Tensor() : states.layer(cached_[i].state)};
+                                .state = cached_[i].state < 0 ? Tensor() : states.layer(cached_[i].state),
+                                .selected = selected};
       if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, auxiliary, x);
       const Tensor ready = next ? next->out : Tensor();
       next = auxiliary_stream_ == nullptr && i + 1 < stage_.end() ? input_norm(c, i + 1, x, normed) : std::nullopt;
@@ -287,7 +291,7 @@ class DecoderLm final : public Model {
   }
 
   // Divides the layers by the bytes of their weights, which a decode step has to read. A layer stays with the one whose
-  // keys and values it reads.
+  // keys and values or whose selection it reads.
   PipelineStage choose_stage(const LoadContext& context) const {
     std::vector<int64_t> costs(spec_.layers.size(), 1);
     std::vector<bool> cuts(spec_.layers.size(), true);
@@ -301,6 +305,7 @@ class DecoderLm final : public Model {
     };
     for (int i = 0; i < spec_.depth(); ++i) {
       costs[i] = counted([&] { Layer(body / path_of(stored_layer(i)), spec_, spec_.layers[i]); });
+      if (spec_.layers[i].follows) cuts[i] = false;
       if (spec_.layers[i].kv_from < 0) continue;
       for (int between = spec_.layers[i].kv_from + 1; between <= i; ++between) cuts[between] = false;
     }
@@ -348,6 +353,18 @@ class DecoderLm final : public Model {
       }
     }
     cached_.push_back(cached);
+  }
+
+  // Texts of up to `positions` tokens need nothing for a selection of more of them.
+  void plan_selection(int positions) {
+    for (const auto& layer : layers_) {
+      if (layer->mixer == nullptr) continue;
+      const TokenMixer::Selection own = layer->mixer->selection();
+      if (own.columns == 0) continue;
+      shape_.selected = own.columns;
+      if (positions <= own.columns) continue;
+      selection_ = {.columns = own.columns, .floats = std::max(selection_.floats, own.floats)};
+    }
   }
 
   void load_tables(LoadContext& context) {
@@ -541,6 +558,7 @@ class DecoderLm final : public Model {
   Norm embedding_norm_;
   std::vector<std::shared_ptr<const Layer>> layers_;  // layers with the same weights are one object
   std::vector<Cached> cached_;                        // per layer
+  TokenMixer::Selection selection_{};                 // of the layers that have one; they have equally many columns
   std::unique_ptr<AuxiliaryStream> auxiliary_stream_;
   Norm norm_;
   std::optional<HiddenInput> hidden_input_;

@@ -55,6 +55,7 @@ struct LayerSpec {
   int rope = 0;                  // index into DecoderSpec::ropes; -1: no rotation; ignored if `ropes` is empty
   int query_rope = -1;           // index of the queries' own rotation; -1: the same as for keys
   int kv_from = -1;              // earlier layer whose keys and values the mixer reads; -1: only the layer's own
+  bool follows = false;          // reads what the layer before it left in TokenMixerStep::selected
   int same_as = -1;              // earlier layer whose weights this one uses again, with its own cache; -1: none
   float attention_scale = 1.0f;  // multiplies AttentionSpec::scale
   bool moe = false;              // experts instead of the MLP

@@ -27,6 +27,7 @@ struct ModelShape {
   int input_width = 0;       // columns of the vectors of Batch::given; 0: the model reads ids elsewhere, too
   bool token_types = false;  // the model reads Batch::types
   int max_positions = 0;     // longest sequence that the model supports
+  int selected = 0;          // > 0: tokens that a layer sees at most of a longer text (nn/attention/token_indexer.h)
   // forward() calls the same ops for all batches of equal sizes, so a CUDA graph of it can be replayed
   bool capturable = false;
   std::vector<KvShape> kv;     // one per layer that caches keys and values

@@ -27,6 +27,8 @@ struct TokenMixerStep {
   std::span<const Tensor> auxiliary{};         // the decoder's auxiliary stream
   int first = 0;                               // see ops::AttentionArgs
   Tensor state{};  // [slots, state_values()] fp32, strided rows, indexed by Batch::state_slots
+  // [tokens, Selection::columns] int32: the tokens that rows see, for this layer to write or as an earlier one left it.
+  Tensor selected{};
 
   // Attention of the step's queries over the layer's cache. The caller adds heads, scale and masks. If ranks divide
   // the keys, the caller must be attend() (attention/key_ranks.h).
@@ -58,6 +60,11 @@ struct TokenMixerStep {
 
 class TokenMixer {
  public:
+  // What a mixer needs for texts of which it sees a selection of the tokens.
+  struct Selection {
+    int columns = 0;     // tokens that a row sees at most; 0: all
+    int64_t floats = 0;  // arena floats of a step, for any number of tokens
+  };
   virtual ~TokenMixer() = default;
   // out = or += mix(x); both [tokens, hidden]. Writes the step's keys, values and states.
   virtual void operator()(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
@@ -69,6 +76,7 @@ class TokenMixer {
   virtual int64_t floats_per_token() const = 0;                                   // arena floats
   virtual std::optional<KvShape> kv_shape() const { return std::nullopt; }
   virtual int64_t state_values() const { return 0; }  // fp32, per sequence
+  virtual Selection selection() const { return {}; }
 };
 
 // Builds the token mixer of a layer whose tensors are below `layer` ("model.layers.0").

@@ -81,8 +81,10 @@ size_t weight_bytes(const EngineOptions& options) {
 bool divides_keys(EngineOptions options, const Way& way) {
   options.decode_context_parallel_size = 1;
   ThreadPool pool(1);
-  const std::vector<KvShape> layers = plan_load(options, pool).shape.kv;
-  return !layers.empty() && std::ranges::all_of(layers, [&](const KvShape& l) { return l.copies % way.keys == 0; });
+  const ModelShape shape = plan_load(options, pool).shape;
+  const std::vector<KvShape>& layers = shape.kv;
+  return !layers.empty() && shape.selected == 0 &&
+         std::ranges::all_of(layers, [&](const KvShape& l) { return l.copies % way.keys == 0; });
 }
 
 std::vector<float> all_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> ids) {
@@ -258,6 +260,17 @@ TEST(Ranks, RefuseToDivideKeysThatTheyCannot) {
   EXPECT_EQ(error(4, 2, [](EngineOptions& o) { o.speculative_config = R"({"method": "mtp"})"; }),
             "--speculative-config with the method mtp cannot be used with --decode-context-parallel-size 2: its hidden "
             "states are not divided (expected another method)");
+}
+
+TEST(Ranks, RefuseToDivideKeysThatLayersSelect) {
+  const ArchGolden golden("deepseek_v32-selected");
+  const auto error = error_of([&](EngineOptions& o) {
+    o.model = golden.checkpoint();
+    o.decode_context_parallel_size = 2;
+  });
+  EXPECT_EQ(error,
+            "--decode-context-parallel-size 2: layers select 16 tokens of longer texts (expected --max-model-len of at "
+            "most 16)");
 }
 
 TEST(Ranks, RefuseWhatTheyCannotDo) {

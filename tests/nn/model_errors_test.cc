@@ -64,16 +64,17 @@ void expect_error(const Change& change, const std::string& part, const char* nam
   EXPECT_NE(error.find(part), std::string::npos) << "wanted " << part << ", got: " << error;
 }
 
-// Beyond index_topk tokens an indexer would choose among them, which is not supported.
-TEST(ModelErrors, ContextsEndWhereAnIndexerWouldChoose) {
-  const testing::TempFolder folder;
-  const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch/deepseek_v32-1";
-  testing::write_hashed_checkpoint(golden.string(), folder.path().string());
-  const Loaded loaded(folder.path().string());
-  EXPECT_EQ(loaded.checkpoint->config.at<int>("max_position_embeddings"), 256);
-  EXPECT_EQ(loaded.model->shape().max_positions, 128);
+TEST(ModelErrors, IndexersAreRefusedByTheirKeys) {
+  const char* name = "glm_moe_dsa-selected";
+  EXPECT_EQ(error_of({}, name), "");
   expect_error(set("layer_types", {"indexed_attention", "sliding_attention", "indexed_attention"}), "layer_types",
                "deepseek_v32-1");
+  expect_error(set("index_topk", 0), "index_topk", name);
+  expect_error(set("index_head_dim", 8), "index_head_dim", name);
+  expect_error(set("q_lora_rank", nullptr), "q_lora_rank", name);
+  expect_error(set("indexer_types", {"shared", "full", "full", "full"}), "indexer_types", name);
+  expect_error(set("indexer_types", {"full", "sliding", "full", "full"}), "sliding", name);
+  expect_error(set("indexer_types", {"full", "full"}), "2 entries for 4 layers", name);
 }
 
 // Each version of transformers has its own name for these layers.

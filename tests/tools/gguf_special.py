@@ -601,6 +601,8 @@ def metadata(w, arch, c, s):
         w.add_indexer_head_count(c["index_n_heads"])
         w.add_indexer_key_length(c["index_head_dim"])
         w.add_indexer_top_k(c["index_topk"])
+    if arch == "glm-dsa" and c.first("indexer_types"):
+        w.add_array(f"{w.arch}.attention.indexer.types", [kind == "full" for kind in c["indexer_types"]])
 
 
 def cohere2moe(w, c):

@@ -1,4 +1,6 @@
 // GGUF architectures with latent attention: DeepSeek 2 to 3.2, GLM-5, Kimi Linear, MiniCPM 3.
+#include <fmt/core.h>
+
 #include "formats/gguf/architecture.h"
 
 namespace sluice::gguf::latent {
@@ -96,14 +98,25 @@ void configure_deepseek2(GgufConfig& c) {
   c.tensors.insert(c.tensors.begin(), kLatent);
 }
 
-// Layers see the tokens that an indexer chooses.
+// Layers see the tokens that an indexer selects. A layer without one shares the selection of the layer before it.
+// attention.indexer.types has 1 for each layer that selects; older files show it by their tensors.
+void read_indexer_types(GgufConfig& c) {
+  const std::vector<double> selects = c.numbers("attention.indexer.types");
+  Json types = Json::array();
+  for (size_t i = 0; i < c.hf["num_hidden_layers"].get<size_t>(); ++i) {
+    const bool has = c.has_tensor(fmt::format("blk.{}.indexer.attn_k.weight", i));
+    types.push_back(Json((i < selects.size() ? selects[i] != 0 : has) ? "full" : "shared"));
+  }
+  c.hf["indexer_types"] = std::move(types);
+}
+
 void read_indexed(GgufConfig& c) {
   read_deepseek_latent(c);
   read_deepseek_experts(c);
   c.integer("attention.indexer.head_count", "index_n_heads");
   c.integer("attention.indexer.key_length", "index_head_dim");
   c.integer("attention.indexer.top_k", "index_topk");
-  c.ignore({"attention.indexer.types"});  // which layers use the choice of an earlier one
+  read_indexer_types(c);
   c.tensors.insert(c.tensors.begin(), {kIndexer, kLatent});
 }
 

@@ -4,9 +4,13 @@
 #include <algorithm>
 
 #include "nn/attention/key_ranks.h"
+#include "ops/gathered_keys.h"
 
 namespace sluice {
 namespace {
+
+// Rows whose selected keys are copied at a time if the cache is fp32; twice as many if it has 16 bits.
+constexpr int64_t kGatheredRows = 8;
 
 // The query projection stores each head as [nope, rope]; returns its rows as all nope parts, then all rope parts.
 std::vector<RowRange> split_rows(const LatentAttentionSpec& s) {
@@ -36,6 +40,7 @@ LatentAttention::LatentAttention(const Weights& w, const LatentAttentionSpec& s,
   } else {
     q_b_ = Linear(w, {{"q_proj", q_width, split_rows(s)}}, hidden, false, queries);
   }
+  if (s.indexer.indexes()) indexer_ = TokenIndexer(w / "indexer", s.indexer, s.q_rank, hidden);
   kv_a_ = Linear(w, {{"kv_a_proj_with_mqa", s.kv_rank + s.rope_dim}}, hidden, s.bias);
   std::vector<float> norm = (w / "kv_a_layernorm").vector("weight", s.kv_rank);
   for (float& weight : norm) weight *= s.latent_scale;
@@ -105,7 +110,14 @@ int64_t LatentAttention::floats_per_token() const {
   // Adapters also take a copy of the queries' unrotated parts, before the last two, and lists of slots.
   const int64_t later = s.kv_rank + s.value_dim;
   const int64_t per_head = s.nope_dim + s.rope_dim + s.kv_rank + s.rope_dim + std::max<int64_t>(later, s.nope_dim) + 2;
-  return s.q_rank + s.heads * per_head + s.kv_rank + s.rope_dim + attend_floats_;
+  return s.q_rank + s.heads * per_head + s.kv_rank + s.rope_dim + indexer_.floats_per_token() + attend_floats_;
+}
+
+TokenMixer::Selection LatentAttention::selection() const {
+  const int top_k = spec_.indexer.top_k;
+  if (top_k == 0) return {};
+  const int64_t bytes = ops::GatheredKeys::bytes(kGatheredRows, top_k, 4 * (int64_t{spec_.kv_rank} + spec_.rope_dim));
+  return {.columns = top_k, .floats = (bytes + 3) / 4};
 }
 
 // Scales queries by position. This is a rotation by angle zero whose cosines are the factors.
@@ -117,6 +129,15 @@ void LatentAttention::scale_queries(ops::Ctx& c, const Rope::Rows& rope, const T
   ops::rope_store(c, args);
 }
 
+// Attends to the selected tokens if there is a selection, else to all.
+void LatentAttention::attend_to_selected(ops::Ctx& c, const TokenMixerStep& step, ops::AttentionArgs args) const {
+  if (!spec_.indexer.selects(step)) return attend(c, args);
+  Arena::Scope scope(c.arena);
+  args.selected = step.selected;
+  args.gathered = c.arena.take(&kInt8, {selection().floats * 4});
+  ops::attention(c, args);
+}
+
 void LatentAttention::with_norm(ops::Ctx& c, const TokenMixerStep& step, const Tensor& out, const Tensor& x,
                                 bool accumulate, const NextNorm* next) const {
   const LatentAttentionSpec& s = spec_;
@@ -126,6 +147,7 @@ void LatentAttention::with_norm(ops::Ctx& c, const TokenMixerStep& step, const T
     q_in = q_a_(c, x);
     q_norm_.in_place(c, q_in);
   }
+  if (s.indexer.indexes()) indexer_(c, step, x, q_in);
   const Tensor q = q_b_(c, q_in);
   if (step.query_rope != nullptr) scale_queries(c, *step.query_rope, q);
   const Tensor latent_and_key = kv_a_(c, x);
@@ -147,7 +169,7 @@ void LatentAttention::with_norm(ops::Ctx& c, const TokenMixerStep& step, const T
   ops::AttentionArgs args = step.attention(mixed, queries);
   args.v_cache = {}, args.value_dim = s.kv_rank;
   args.heads = s.heads, args.scale = s.scale;
-  attend(c, args);
+  attend_to_selected(c, step, args);
   const Tensor values = c.arena.take(&kFloat32, {tokens, heads * s.value_dim});
   values_.heads(c, values, s.value_dim, mixed, s.kv_rank);
   out_.into(c, out, values, accumulate, next);

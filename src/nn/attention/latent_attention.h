@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "nn/attention/token_indexer.h"
 #include "nn/stacked_linear.h"
 #include "nn/token_mixer.h"
 
@@ -22,6 +23,7 @@ struct LatentAttentionSpec {
   bool interleaved_rope = true;  // rotates pairs (2i, 2i + 1)
   NormSpec norm{};               // norm of the latent vectors
   float latent_scale = 1.0f;     // multiplies the normed latent vector of keys and values
+  TokenIndexerSpec indexer{};    // selects tokens; needs q_rank
   std::string out = "o_proj";
 };
 
@@ -36,13 +38,17 @@ class LatentAttention final : public TokenMixer {
                  const NextNorm* next) const override;
   int64_t floats_per_token() const override;
   std::optional<KvShape> kv_shape() const override {
-    return KvShape{.kv_heads = 1, .head_dim = spec_.kv_rank + spec_.rope_dim, .value_dim = 0, .copies = copies_};
+    const int index_dim = spec_.indexer.indexes() ? spec_.indexer.dim : 0;  // keys of the indexer lie where values do
+    return KvShape{
+        .kv_heads = 1, .head_dim = spec_.kv_rank + spec_.rope_dim, .value_dim = index_dim, .copies = copies_};
   }
+  Selection selection() const override;
 
  private:
   void load_kv_b(const Weights& w, RowRange heads, int all);  // some of all heads
   void adapt_kv_b(const Weights& w, RowRange heads, int64_t all);
   void scale_queries(ops::Ctx& c, const Rope::Rows& rope, const Tensor& q) const;
+  void attend_to_selected(ops::Ctx& c, const TokenMixerStep& step, ops::AttentionArgs args) const;
   static void pack_heads(const Weights& w, const std::string& name, int all, RowRange heads, StackedLinear& into,
                          int64_t rows, int64_t columns);
 
@@ -52,6 +58,7 @@ class LatentAttention final : public TokenMixer {
   Linear q_a_, q_b_;  // q_b_ alone if q_rank is 0; outputs: the unrotated parts of all heads, then the rotated parts
   Norm q_norm_, kv_norm_;
   Linear kv_a_, out_;
+  TokenIndexer indexer_;
   StackedLinear keys_, values_;  // per head [kv_rank, nope_dim] and [value_dim, kv_rank]
 };
 
