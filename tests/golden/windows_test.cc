@@ -184,6 +184,7 @@ std::vector<Case> cases() {
   }
   for (const char* name : {"deepseek_v32-selected", "glm_moe_dsa-selected"}) {
     all.push_back({.name = name}), all.push_back({.name = name, .ranks = 2});
+    for (const char* cache : {"int8", "bfloat16", "fp8"}) all.push_back({.name = name, .cache = cache});
   }
   const Case divided[] = {
       {.name = "deepseek_v2", .ranks = 2, .keys = 2},
@@ -205,8 +206,8 @@ std::vector<Case> cases() {
 
 INSTANTIATE_TEST_SUITE_P(Families, Windows, ::testing::ValuesIn(cases()), [](const auto& info) {
   const Case& c = info.param;
-  const std::string division = c.ranks == 1 ? "" : fmt::format("_{}x{}_{}_{}", c.ranks, c.keys, c.run, c.cache);
-  return test_name(c.name + division, "best");
+  const std::string division = c.ranks == 1 ? "" : fmt::format("_{}x{}_{}", c.ranks, c.keys, c.run);
+  return test_name(c.name + division + (c.ranks > 1 || c.cache != "auto" ? "_" + c.cache : ""), "best");
 });
 
 }  // namespace

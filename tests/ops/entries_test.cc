@@ -143,7 +143,7 @@ TEST_P(EntriesTest, SelectsTheHighestScores) {
                              config.type->name, config.first));
     Selection run(config, texts, random);
     run.select(device.ctx);
-    const bool rounds = config.type != &kFloat32 && !GetParam()->can.batch_invariant;
+    const bool rounds = config.type != &kFloat32 && GetParam()->can.rounds_attention;
     for (int row = 0; row < run.batch().tokens(); ++row) {
       SCOPED_TRACE(row);
       ASSERT_NO_FATAL_FAILURE(run.check(row, rounds ? 1e-2f : 1e-5f));
@@ -157,7 +157,7 @@ TEST_P(EntriesTest, SelectsAmongManyEntries) {
   for (const DType type : {&kFloat32, &kBFloat16}) {
     Selection run({8, 64, 300, 16, type}, {{5000, 5}, {2600, 1}, {310, 2}}, random);
     run.select(device.ctx);
-    const bool rounds = type != &kFloat32 && !GetParam()->can.batch_invariant;
+    const bool rounds = type != &kFloat32 && GetParam()->can.rounds_attention;
     for (int row = 0; row < run.batch().tokens(); ++row) {
       SCOPED_TRACE(row);
       ASSERT_NO_FATAL_FAILURE(run.check(row, rounds ? 1e-2f : 1e-5f));

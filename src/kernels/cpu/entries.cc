@@ -1,7 +1,10 @@
 // Selects the entries that each row attends to. Scores are computed like those of attention (key_tiles.h): keys in
-// tiles of kTile, widened and transposed, times the queries of all heads. A tile is loaded once for several rows. Bound
-// by fp32 arithmetic. The highest scores are found by their bits, eight at a time (radix select).
+// tiles of kTile, widened and transposed, times the queries of all heads. With instructions for bf16, keys of bf16 stay
+// pairs, and queries are rounded to bf16. A tile is loaded once for several rows. Bound by arithmetic. The highest
+// scores are found by their bits, eight at a time (radix select).
 #include "ops/entries.h"
+#include <type_traits>
+
 #include "base/thread_pool.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/key_tiles.h"
@@ -34,6 +37,14 @@ bool chooses(const ops::SelectEntriesArgs& args, int64_t entries) {
   return entries - args.first > args.selected.shape[1];
 }
 
+// Whether products are those of pairs of bf16.
+template <class T>
+inline constexpr bool kPairs = false;
+#ifdef __AVX512BF16__
+template <>
+inline constexpr bool kPairs<Bf16> = true;
+#endif
+
 // The scores of rows [first_row, last_row) of the batch, as rows of `stride` floats.
 template <class T>
 class EntryScores {
@@ -46,7 +57,11 @@ class EntryScores {
         scores_(scores),
         stride_(stride) {}
 
-  static int64_t floats(int64_t dim) { return (round_up(dim, 4) + kHeadsAtOnce) * kTile; }
+  // Memory of a worker: a tile of keys, products of some heads, and if they are rounded, the queries of a task.
+  static int64_t floats(const ops::SelectEntriesArgs& args) {
+    const int64_t queries = kPairs<T> ? kRowsOfTask * args.weights.shape[1] * pairs(args.entries.dim) : 0;
+    return tile_floats(args.entries.dim) + kHeadsAtOnce * kTile + round_up(queries, kLanes);
+  }
 
   // Computes the scores of rows [row, end) for the entries [entry, last).
   void score(int64_t row, int64_t end, int64_t entry, int64_t last, float* memory) const {
@@ -54,6 +69,7 @@ class EntryScores {
       const EntryRows rows = rows_at(args_.sequences, row);
       const int64_t run_end = min_of(end, rows.end), most = rows.entries(args_, run_end - 1);
       if (chooses(args_, most)) {
+        if constexpr (kPairs<T>) this->round_queries(row, run_end, memory);
         for (int64_t tile = entry; tile < min_of(last, most); tile += kTile) {
           score_tile(rows, row, run_end, tile, memory);
         }
@@ -63,6 +79,33 @@ class EntryScores {
   }
 
  private:
+  static int64_t pairs(int64_t dim) { return (dim + 1) / 2; }
+  static int64_t tile_floats(int64_t dim) { return round_up(dim, 4) * kTile; }
+  float* products_in(float* memory) const { return memory + tile_floats(dim_); }
+  float* queries_in(float* memory) const { return products_in(memory) + kHeadsAtOnce * kTile; }
+
+  const float* query(int64_t row) const {
+    return reinterpret_cast<const float*>(args_.q.data) + row * args_.q.row_stride;
+  }
+#ifdef __AVX512BF16__
+  // queries[row][head][pairs(dim)]
+  void round_queries(int64_t row, int64_t end, float* memory) const {
+    float* to = queries_in(memory);
+    for (; row < end; ++row) {
+      const float* q = query(row);
+      for (int64_t head = 0; head < heads_; ++head, q += dim_, to += pairs(dim_)) {
+        for (int64_t d = 0; d < dim_; d += 2 * kLanes) {
+          const int64_t count = min_of(dim_ - d, 2 * kLanes);
+          float padded[2 * kLanes] = {}, narrow[kLanes];
+          __builtin_memcpy(padded, q + d, static_cast<size_t>(count) * sizeof(float));
+          store(narrow, narrow_pairs(load(padded, All{}), load(padded + kLanes, All{})), All{});
+          __builtin_memcpy(to + d / 2, narrow, static_cast<size_t>(pairs(count)) * sizeof(float));
+        }
+      }
+    }
+  }
+#endif
+
   int64_t element(const EntryRows& rows, int64_t entry) const {
     const ops::EntryCache& e = args_.entries;
     const int64_t block_size = e.cache.shape[2], block = (entry * e.rate + e.rate - 1) / block_size;
@@ -81,22 +124,34 @@ class EntryScores {
       keys[i] = reinterpret_cast<const T*>(args_.entries.cache.data) + at;
       if constexpr (kScaled<T>) scales[i] = args_.entries.cache.scales[at / dim_];
     }
-    load_keys(keys, dim_, memory);
-    for (; row < end; ++row) score_row(row, tile, memory, scales);
+    if constexpr (kPairs<T>) {
+      load_key_pairs(keys, dim_, memory);
+    } else {
+      load_keys(keys, dim_, memory);
+    }
+    for (int64_t i = 0; row + i < end; ++i) score_row(row + i, i, tile, memory, scales);
   }
 
-  void score_row(int64_t row, int64_t tile, float* keys, [[maybe_unused]] const float* scales) const {
+  // The row is the i-th one of the tile's.
+  void score_row(int64_t row, [[maybe_unused]] int64_t i, int64_t tile, float* memory,
+                 [[maybe_unused]] const float* scales) const {
     constexpr int kVecs = kTile / kLanes;
-    const float* q = reinterpret_cast<const float*>(args_.q.data) + row * args_.q.row_stride;
     const float* weights = reinterpret_cast<const float*>(args_.weights.data) + row * args_.weights.row_stride;
-    float* products = keys + round_up(dim_, 4) * kTile;  // [kHeadsAtOnce][kTile]
+    const int64_t stride = kPairs<T> ? pairs(dim_) : dim_;
+    const float* q = query(row);
+    if constexpr (kPairs<T>) q = queries_in(memory) + i * heads_ * stride;
+    float* products = products_in(memory);  // [kHeadsAtOnce][kTile]
     Vec sum[kVecs];
     SLUICE_UNROLL
     for (int v = 0; v < kVecs; ++v) sum[v] = zero();
     each_rows<kHeadsAtOnce>(heads_, [&]<int R>(int64_t head) {
       const KeyProduct product{
-          .queries = q + head * dim_, .keys = keys, .scores = products, .head_dim = dim_, .stride = dim_};
+          .queries = q + head * stride, .keys = memory, .scores = products, .head_dim = stride, .stride = stride};
+#ifdef __AVX512BF16__
+      multiply_keys<R, std::conditional_t<kPairs<T>, PairProducts, Products>>(product, nullptr);
+#else
       multiply_keys<R>(product, nullptr);
+#endif
       for (int r = 0; r < R; ++r) {
         const Vec weight = broadcast(weights[head + r]);
         SLUICE_UNROLL
@@ -167,7 +222,7 @@ void select_as(ops::Queue& queue, const ops::SelectEntriesArgs& args) {
   const int64_t stride = round_up(max_of(longest, 1), kTile), spans = (longest + kEntriesOfTask - 1) / kEntriesOfTask;
   const int64_t row_bytes = stride * static_cast<int64_t>(sizeof(float));
   const int64_t fit = max_of(kMostScoreBytes / row_bytes / kRowsOfTask, 1) * kRowsOfTask;
-  const int64_t tile_floats = round_up(EntryScores<T>::floats(args.entries.dim), kLanes);
+  const int64_t tile_floats = round_up(EntryScores<T>::floats(args), kLanes);
   const int64_t all_tiles = tile_floats * threads.threads();
   auto* memory = reinterpret_cast<float*>(
       threads.scratch(static_cast<size_t>(all_tiles + min_of(fit, tokens) * stride) * sizeof(float)));

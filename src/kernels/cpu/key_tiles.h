@@ -90,13 +90,38 @@ void load_keys(const T* const (&rows)[kTile], int64_t head_dim, float* keys) {
   }
 }
 
+// How factors are multiplied: as fp32, or as pairs of bf16 in the place of an fp32 number.
+struct Products {
+  SLUICE_INLINE static Vec add(Vec sum, Vec a, Vec b) { return add_product(sum, a, b); }
+};
+#ifdef __AVX512BF16__
+struct PairProducts {
+  SLUICE_INLINE static Vec add(Vec sums, Vec a, Vec b) { return dot_pairs(sums, a, b); }
+};
+
+// keys[d / 2][kTile] = the elements d and d + 1 of rows[key], for every even d.
+inline void load_key_pairs(const Bf16* const (&rows)[kTile], int64_t head_dim, float* keys) {
+  for (int64_t key = 0; key < kTile; key += kLanes) {
+    for (int64_t d = 0; d < head_dim; d += 2 * kLanes) {
+      const int64_t count = min_of(head_dim - d, 2 * kLanes);
+      Vec block[kLanes];
+      SLUICE_UNROLL
+      for (int i = 0; i < kLanes; ++i)
+        block[i] = rows[key + i] != nullptr ? load_lanes(rows[key + i] + d, count) : zero();
+      transpose(block);
+      for (int64_t i = 0; 2 * i < count; ++i) store(keys + (d / 2 + i) * kTile + key, block[i], All{});
+    }
+  }
+}
+#endif
+
 // acc[R][V vectors] += a[R][first .. last) * b[first .. last)[V vectors]. Calls ask(i) before every step.
 struct Factors {
   const float* a;  // [R][a_stride]
   const float* b;  // [steps][b_stride]
   int64_t a_stride, b_stride, first, last;
 };
-template <int R, int V, class Ask>
+template <class Product = Products, int R, int V, class Ask>
 SLUICE_INLINE void accumulate(Vec (&acc)[R][V], const Factors& f, Ask&& ask) {
   for (int64_t i = f.first; i < f.last; ++i) {
     ask(i);
@@ -107,7 +132,7 @@ SLUICE_INLINE void accumulate(Vec (&acc)[R][V], const Factors& f, Ask&& ask) {
     for (int r = 0; r < R; ++r) {
       const Vec a = broadcast(f.a[r * f.a_stride + i]);
       SLUICE_UNROLL
-      for (int v = 0; v < V; ++v) acc[r][v] = add_product(acc[r][v], a, b[v]);
+      for (int v = 0; v < V; ++v) acc[r][v] = Product::add(acc[r][v], a, b[v]);
     }
   }
 }
@@ -127,7 +152,7 @@ struct KeyProduct {
   float* scores;         // [R][kTile]
   int64_t head_dim, stride;
 };
-template <int R, class Pointers>
+template <int R, class Product = Products, class Pointers>
 void multiply_keys(const KeyProduct& p, [[maybe_unused]] Pointers ahead) {
   constexpr int kVecs = kTile / kLanes;
   Vec acc[R][kVecs];
@@ -137,7 +162,7 @@ void multiply_keys(const KeyProduct& p, [[maybe_unused]] Pointers ahead) {
     for (int v = 0; v < kVecs; ++v) acc[r][v] = zero();
   }
   const Factors factors{p.queries, p.keys, p.stride, kTile, 0, p.head_dim};
-  accumulate(acc, factors, [&]([[maybe_unused]] int64_t d) SLUICE_INLINE_LAMBDA {
+  accumulate<Product>(acc, factors, [&]([[maybe_unused]] int64_t d) SLUICE_INLINE_LAMBDA {
     // Over the loop, the head_dim steps prefetch head_dim elements of each of kTile keys.
     if constexpr (!std::is_same_v<Pointers, std::nullptr_t>) prefetch<kTile>(ahead[d % kTile] + d / kTile * kTile);
   });
