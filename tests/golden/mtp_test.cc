@@ -38,11 +38,13 @@ bool is_input(const std::string& name, const Place& place) {
   return name.starts_with(place.input) && (!place.dense || !name.starts_with("model.mtp_layers."));
 }
 
-void write_checkpoint(const std::string& arch, const testing::TempFolder& folder) {
+// `selected` > 0: tokens that an indexer selects.
+void write_checkpoint(const std::string& arch, const testing::TempFolder& folder, int selected) {
   const fs::path from = arch_goldens() / arch;
   Json config = read_json_file((from / "config.json").string());
   config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() - 1;
   config["num_nextn_predict_layers"] = 1;
+  if (selected > 0) config["index_topk"] = selected;
   if (config.contains("mlp_layer_types")) config["mlp_layer_types"].erase(config["num_hidden_layers"].get<size_t>());
   const int hidden = config["hidden_size"].get<int>();
   const Place place = place_of(arch);
@@ -76,7 +78,7 @@ class Mtp : public ::testing::TestWithParam<std::tuple<std::string, std::string,
  protected:
   void SetUp() override {
     const auto& [arch, backend, way] = GetParam();
-    write_checkpoint(arch, folder_);
+    write_checkpoint(arch, folder_, selected());
     options_.model = folder_ / "model";
     options_.dtype = "float32";
     options_.backend = backend;
@@ -94,6 +96,7 @@ class Mtp : public ::testing::TestWithParam<std::tuple<std::string, std::string,
     for (TensorEntry& entry : read_safetensors(file_->bytes(), arch)) gold_.emplace(entry.name, entry);
   }
 
+  virtual int selected() const { return 0; }
   const TensorEntry& gold(const char* name) const { return gold_.at(name); }
   std::vector<int32_t> tokens(const char* name) const {
     const TensorEntry& entry = gold(name);
@@ -184,6 +187,34 @@ TEST_P(Mtp, DraftsGoOnFromTheLayersOwnStates) {
   }
 }
 
+class MtpOfSelections : public Mtp {
+ protected:
+  static constexpr int kSelected = 6;
+  int selected() const override { return kSelected; }
+};
+
+// Up to the number of tokens that it selects, the layer sees all of them. Behind that, it sees the same ones however
+// the text is computed.
+TEST_P(MtpOfSelections, LogitsDoNotDependOnChunks) {
+  const std::vector<int32_t> text = tokens("ids");
+  const int length = static_cast<int>(text.size());
+  ASSERT_GT(length, kSelected);
+  std::vector<float> whole;
+  compute(text, 0, length, whole);
+  const int64_t columns = gold("logits").shape[1], same = (kSelected - 1) * columns;
+  const float* wanted = gold("logits").view().f32();
+  EXPECT_LE(relative_error(whole.data(), wanted, same), kTolerance);
+  EXPECT_GT(relative_error(whole.data() + same, wanted + same, static_cast<int64_t>(whole.size()) - same), 0.01);
+  for (const int chunk : {5, 1}) {
+    std::vector<float> logits;
+    for (int begin = 0; begin < length; begin += chunk) {
+      compute(text, begin, std::min(begin + chunk, length), logits);
+    }
+    ASSERT_EQ(logits.size(), whole.size());
+    EXPECT_LE(relative_error(logits.data(), whole.data(), static_cast<int64_t>(whole.size())), kTolerance) << chunk;
+  }
+}
+
 std::string name_of(const ::testing::TestParamInfo<Mtp::ParamType>& info) {
   const auto& [arch, backend, way] = info.param;
   constexpr const char* kRanks[] = {"", "_2", "_2e"};
@@ -195,6 +226,10 @@ INSTANTIATE_TEST_SUITE_P(All, Mtp,
                                                               "glm4_moe", "glm4_moe_lite-1", "mimo-1"),
                                             ::testing::ValuesIn(golden_backends()),
                                             ::testing::Values(Ways::kAlone, Ways::kTwoRanks, Ways::kTwoRanksOfExperts)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(All, MtpOfSelections,
+                         ::testing::Combine(::testing::Values("deepseek_v32-1"), ::testing::ValuesIn(golden_backends()),
+                                            ::testing::Values(Ways::kAlone, Ways::kTwoRanks)),
                          name_of);
 
 }  // namespace
