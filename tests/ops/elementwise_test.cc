@@ -319,6 +319,38 @@ TEST_P(ElementwiseTest, RopeStore) {
   }
 }
 
+// Keys alone, with and without queries. The values that are not stored have the scales of the keys.
+TEST_P(ElementwiseTest, RopeStoreWithoutValues) {
+  constexpr int kTokens = 7, kDim = 48, kRotary = 16;
+  std::vector<DType> types = {&kFloat32, &kBFloat16};
+  types.insert(types.end(), GetParam()->can.narrow_caches.begin(), GetParam()->can.narrow_caches.end());
+  for (DType type : types) {
+    for (const int heads : {0, 3}) {
+      SCOPED_TRACE(fmt::format("{}, {} heads", type->name, heads));
+      Owned q(&kFloat32, {kTokens, heads * kDim}, 8), k(&kFloat32, {kTokens, kDim}, 8);
+      Owned cos_sin(&kFloat32, {50, kRotary});
+      q.fill(random), k.fill(random), cos_sin.fill(random);
+      OwnedCache cache(type, {2, 1, 16, kDim}), expected(type, {2, 1, 16, kDim});
+      Owned expected_q(q);
+      const std::vector<int32_t> positions{3, 4, 5, 6, 7, 8, 49}, slots{5, 4, 31, 0, 16, -1, 7};
+      const auto store = [&](Ctx& ctx, const Tensor& queries, const OwnedCache& keys) {
+        rope_store(ctx, {.q = queries,
+                         .k = k,
+                         .v = (*k).slice_columns(0, 0),
+                         .cos_sin = cos_sin,
+                         .k_cache = keys,
+                         .v_cache = {Tensor(keys->data, type, {2, 1, 16, 0}), keys.scales()},
+                         .positions = positions,
+                         .slots = slots});
+        ctx.queue.wait();
+      };
+      store(device.ctx, q, cache), store(reference.ctx, expected_q, expected);
+      expect_close(q, expected_q, 1e-6f);
+      expect_cached(cache, expected, 1e-6f);
+    }
+  }
+}
+
 SLUICE_FOR_EVERY_BACKEND(ElementwiseTest);
 
 }  // namespace
