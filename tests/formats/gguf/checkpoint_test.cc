@@ -21,6 +21,7 @@ namespace sluice::gguf_checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ElementsAre;
 using testing::failure;
 using ::testing::HasSubstr;
 
@@ -385,6 +386,44 @@ TEST_F(GgufCheckpointTest, KimisDeltaAttentionIsWhereThereAreNoKvHeads) {
   EXPECT_EQ(shape("1.block_sparse_moe.experts.3.w1.weight"), "[8, 64]");
   const auto refused = failure([&] { open_checkpoint(write("m.gguf", file(1))); });
   EXPECT_THAT(refused ? refused->message : "", HasSubstr("expert_gating_func"));
+}
+
+// GLM-5: a list says which layers have an indexer of their own. Without the list, those that have its tensors do.
+TEST_F(GgufCheckpointTest, LayersShareWhatAnIndexerSelects) {
+  const std::string a = "glm-dsa.";
+  const auto file = [&](bool lists) {
+    Writer w;
+    w.header(5, lists ? 26 : 25).key_text("general.architecture", "glm-dsa");
+    w.key_u32(a + "context_length", 128).key_u32(a + "embedding_length", 64).key_u32(a + "block_count", 3);
+    w.key_u32(a + "feed_forward_length", 96).key_u32(a + "attention.head_count", 2);
+    w.key_u32(a + "attention.head_count_kv", 1).key_u32(a + "attention.key_length", 48);
+    w.key_u32(a + "attention.value_length", 32).key_u32(a + "attention.key_length_mla", 32);
+    w.key_u32(a + "attention.value_length_mla", 16).key_u32(a + "attention.kv_lora_rank", 32);
+    w.key_u32(a + "attention.q_lora_rank", 24).key_f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
+    w.key_u32(a + "rope.dimension_count", 16).key_u32(a + "attention.indexer.head_count", 4);
+    w.key_u32(a + "attention.indexer.key_length", 16).key_u32(a + "attention.indexer.top_k", 6);
+    w.key_u32(a + "expert_count", 4).key_u32(a + "expert_used_count", 2).key_u32(a + "expert_shared_count", 1);
+    w.key_u32(a + "expert_feed_forward_length", 8).key_f32(a + "expert_weights_scale", 1.5f);
+    w.key_u32(a + "expert_gating_func", 2).key_u32(a + "leading_dense_block_count", 3);
+    if (lists) {
+      w.key(a + "attention.indexer.types", 9).number(7u).number<uint64_t>(3);
+      w.number<uint8_t>(1).number<uint8_t>(0).number<uint8_t>(0);
+    }
+    return with_tensors(w, {{"token_embd.weight", {64, 10}},
+                            {"blk.0.indexer.attn_k.weight", {64, 16}},
+                            {"blk.0.indexer.k_norm.bias", {16}},
+                            {"blk.0.indexer.proj.weight", {64, 4}},
+                            {"blk.2.indexer.attn_k.weight", {64, 16}}});
+  };
+  const auto types = [&](bool lists) {
+    return open_checkpoint(write("m.gguf", file(lists)))->config.at<std::vector<std::string>>("indexer_types");
+  };
+  EXPECT_THAT(types(true), ElementsAre("full", "shared", "shared"));
+  EXPECT_THAT(types(false), ElementsAre("full", "shared", "full"));
+  const auto checkpoint = open_checkpoint(write("m.gguf", file(true)));
+  EXPECT_NE(checkpoint->find("model.layers.0.self_attn.indexer.wk.weight"), nullptr);
+  EXPECT_NE(checkpoint->find("model.layers.0.self_attn.indexer.k_norm.bias"), nullptr);
+  EXPECT_NE(checkpoint->find("model.layers.0.self_attn.indexer.weights_proj.weight"), nullptr);
 }
 
 // DeepSeek-V4: files count the layers that predict further tokens, whether or not they have them.
