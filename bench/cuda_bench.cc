@@ -18,7 +18,7 @@ namespace {
 // Without arguments runs everything, else the named parts:
 // plain; quantized (fp8: only 8-bit floats; fp4: only NVFP4 and NF4);
 // attention (attention8: over 8-bit caches; decode8, prefill8: its parts for 8-bit floats; wide: eight heads
-// for a kv head; latent: over latent caches);
+// for a kv head; divided: to a part of the keys; latent: over latent caches);
 // selection: of tokens by an indexer, and attention to them;
 // heads; steps (whole: of whole models); rows; sampling;
 // ranks: between two GPUs, or two processes on one; transfers: of the KV cache to pinned memory and back;
@@ -51,6 +51,7 @@ int run(const std::vector<std::string_view>& parts) {
   if (!parts.empty() && wanted("decode8")) bench_narrow_decode({&kFloat8E4M3, &kBFloat16, &kInt8});
   if (!parts.empty() && wanted("prefill8")) bench_narrow_prefill({&kFloat8E4M3});
   if (!parts.empty() && wanted("wide")) bench_wide_decode();
+  if (!parts.empty() && wanted("divided")) bench_key_parts();
   if (wanted("latent")) bench_latent();
   if (!parts.empty() && wanted("selection")) bench_selections();
   if (wanted("heads")) bench_head_matmuls();

@@ -20,12 +20,14 @@ struct AttentionShape {
   bool warpgroups = true;  // false: the kernels for devices before 9.0
   DType queries = &kFloat32;
   int value_dim = 0;  // > 0: a latent cache, whose values are the first columns of the keys
+  int parts = 1;      // > 1: so many ranks divide the keys, and the cache has those of the first
 };
 
 void bench_attention(const AttentionShape& s) {
   const int sequences = static_cast<int>(s.keys.size()), rows = s.rows;
   const int longest = *std::max_element(s.keys.begin(), s.keys.end());
-  const int stride = (longest + s.block_size - 1) / s.block_size;
+  const ops::KeyShare share{.parts = s.parts};
+  const int stride = (static_cast<int>(share.count(longest)) + s.block_size - 1) / s.block_size;
   const int64_t blocks = int64_t{sequences} * stride, tokens = int64_t{sequences} * rows;
   const DType type = s.type;
   const int64_t cache = blocks * s.kv_heads * s.block_size * s.dim;
@@ -37,14 +39,14 @@ void bench_attention(const AttentionShape& s) {
       v(scaled ? &kFloat8E4M3 : type, latent ? 1 : cache, 1.0f, 4);
   const Random scales(&kFloat32, scaled ? cache / s.dim : 1, 0.01f, 7), q(s.queries, tokens * s.heads * s.dim, 1.0f, 5);
   Buffer memory(static_cast<size_t>(2 * tokens * s.heads * value_dim) * sizeof(float), device_memory());
+  Buffer sums(static_cast<size_t>(tokens * s.heads) * sizeof(float), device_memory());
   std::vector<int32_t> start = {0}, len, table(static_cast<size_t>(blocks));
-  AttentionIndices at{.sequences = sequences};
   double bytes = 0, pairs = 0;
-  for (const int keys : s.keys) {
-    start.push_back(start.back() + rows), len.push_back(keys);
-    at.count(rows, keys, s.heads / s.kv_heads);
+  for (const int positions : s.keys) {
+    start.push_back(start.back() + rows), len.push_back(positions);
+    const auto keys = static_cast<double>(share.count(positions));
     bytes += (latent ? 1.0 : 2.0) * keys * s.kv_heads * (s.dim * type->block_bytes + (scaled ? 4 : 0));
-    pairs += static_cast<double>(rows) * (keys - (rows - 1) / 2.0);
+    pairs += static_cast<double>(rows) * (positions - (rows - 1) / 2.0) / s.parts;
   }
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
   std::shuffle(table.begin(), table.end(), std::mt19937(6));
@@ -63,8 +65,14 @@ void bench_attention(const AttentionShape& s) {
       .block_table = table,
       .block_table_stride = stride,
       .heads = s.heads,
-      .scale = 1.0f / std::sqrt(static_cast<float>(s.dim))};
-  at.query_start = start_on.data(), at.kv_len = len_on.data(), at.block_table = table_on.data();
+      .scale = 1.0f / std::sqrt(static_cast<float>(s.dim)),
+      .share = share};
+  if (s.parts > 1) args.log_sums = Tensor(sums.data(), &kFloat32, {tokens, s.heads});
+  AttentionIndices at{
+      .query_start = start_on.data(), .kv_len = len_on.data(), .block_table = table_on.data(), .sequences = sequences};
+  for (const int positions : s.keys) {
+    at.count(rows, static_cast<int>(share.count(positions)), s.heads / s.kv_heads);
+  }
   bench_queue().reserve_workspace(attention_workspace(sequences, s.heads, value_dim, longest));
   Launch to = launch();
   if (!s.warpgroups) to.compute_capability = 80;
@@ -78,11 +86,12 @@ void bench_attention(const AttentionShape& s) {
   }
   const int shortest = *std::min_element(s.keys.begin(), s.keys.end());
   fmt::print(
-      "attention {:>8} {:2}/{} x {:3}, blocks of {:2}{}{}: {:4} x {:5} rows {:6}-{:6} keys: {:9.1f} us {:5.2f} TB/s "
+      "attention {:>8} {:2}/{} x {:3}, blocks of {:2}{}{}{}: {:4} x {:5} rows {:6}-{:6} keys: {:9.1f} us {:5.2f} TB/s "
       "{:6.1f} TFLOP/s{}\n",
       type->name, s.heads, s.kv_heads, s.dim, s.block_size, s.warpgroups ? "" : ", mma.sync",
-      s.queries == &kFloat32 ? "" : ", bf16 queries", sequences, rows, shortest, longest, seconds * 1e6,
-      bytes / seconds * 1e-12, 2.0 * pairs * static_cast<double>(width + out_width) / seconds * 1e-12, error);
+      s.queries == &kFloat32 ? "" : ", bf16 queries", s.parts > 1 ? fmt::format(", 1/{} of the keys", s.parts) : "",
+      sequences, rows, shortest, longest, seconds * 1e6, bytes / seconds * 1e-12,
+      2.0 * pairs * static_cast<double>(width + out_width) / seconds * 1e-12, error);
 }
 
 std::vector<int> all(int sequences, int keys) { return std::vector<int>(static_cast<size_t>(sequences), keys); }
@@ -140,6 +149,34 @@ void bench_attentions() {
   }
   bench_attention({.keys = all(1, 8192), .rows = 8192, .check = false, .queries = &kBFloat16});
   bench_attention({.keys = all(256, 2048), .check = false, .queries = &kBFloat16});
+}
+
+// Two ranks or more with the heads of all of them. Whole caches of as many keys are for comparison.
+void bench_key_parts() {
+  for (const DType type : {&kBFloat16, &kFloat8E4M3}) {
+    for (const int parts : {1, 4}) {
+      const auto bench = [&](int sequences, int keys, int rows) {
+        const int positions = rows == 1 ? keys * parts : keys;
+        bench_attention({.type = type,
+                         .keys = all(sequences, positions),
+                         .rows = rows,
+                         .heads = 16,
+                         .kv_heads = 1,
+                         .parts = parts});
+      };
+      bench(1, 32768, 1), bench(32, 4096, 1), bench(256, 4096, 1), bench(1, 8192, 4096);
+    }
+  }
+  for (const int parts : {1, 8}) {
+    for (const int sequences : {1, 64}) {
+      bench_attention({.keys = all(sequences, 4096 * parts),
+                       .heads = 128,
+                       .kv_heads = 1,
+                       .dim = 576,
+                       .value_dim = 512,
+                       .parts = parts});
+    }
+  }
 }
 
 void bench_wide_decode() {

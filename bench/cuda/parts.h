@@ -28,6 +28,8 @@ void bench_narrow_decode(const std::vector<DType>& types);
 void bench_narrow_prefill(const std::vector<DType>& types);
 // Decode of many sequences with eight heads for a kv head.
 void bench_wide_decode();
+// Attention to a part of the keys, as with --decode-context-parallel-size.
+void bench_key_parts();
 // Latent caches of 512 + 64 columns, decoded and prefilled with the head counts of some models.
 void bench_latent();
 

@@ -202,7 +202,6 @@ void rope_store_op(ops::Queue& queue, const ops::RopeStoreArgs& args) {
 
 template <Arithmetic arithmetic>
 void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
-  CHECK(args.share.whole() && args.log_sums.data == nullptr, "attention to a part of the keys");
   AttentionIndices at{.query_start = on_device(queue, args.query_start),
                       .kv_len = on_device(queue, args.kv_len),
                       .block_table = on_device(queue, args.block_table),
@@ -211,8 +210,10 @@ void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
     return finish(queue, [&](const Launch& l) { attention_selected(l, args, at, arithmetic); });
   }
   const int group = args.heads / static_cast<int>(args.k_cache.shape[1]);
+  const ops::KeyShare& share = args.share;
   for (size_t s = 0; s < args.kv_len.size(); ++s) {
-    at.count(args.query_start[s + 1] - args.query_start[s], args.kv_len[s], group);
+    const int keys = share.whole() ? args.kv_len[s] : static_cast<int>(share.count(args.kv_len[s]));
+    at.count(args.query_start[s + 1] - args.query_start[s], keys, group);
   }
   launch_or_record<arithmetic>(queue, AttentionOp{args, at}, [=](const Launch& l) {
     if (arithmetic != Arithmetic::kTensor || !attention_tensor(l, args, at)) attention_exact(l, args, at);

@@ -4,6 +4,7 @@
 #include <cuda_fp8.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/grid.h"
@@ -21,6 +22,21 @@ bool run(const Launch& l, const AttentionParams& p, const AttentionIndices& at) 
     if (at.prefill_tiles > 0 && !attention_warpgroup<T>(l, p, at)) attention_prefill<T>(l, p, at);
   }
   if (at.decode_rows > 0 && !attention_decode_tma<T>(l, p, at)) attention_decode<T>(l, p, at);
+  return true;
+}
+
+// Where no prefill kernel attends to a part of the keys, sequences of many rows are decoded.
+template <class T>
+bool run(const Launch& l, PartParams p, AttentionIndices at) {
+  const bool prefill = std::is_same_v<T, __nv_bfloat16> && std::max(p.head_dim, p.value_dim) <= kMostPrefillDim;
+  if (prefill && at.prefill_tiles > 0) attention_prefill_part(l, p, at);
+  if (!prefill && at.prefill_tiles > 0) {
+    const int64_t rows = at.prefill_tiles * kPrefillTileRows / p.group;  // an upper bound, as the number of keys is
+    p.most_decode_rows = INT_MAX;
+    at.decode_rows = static_cast<int>(std::max<int64_t>(at.decode_rows, rows)), at.decode_tokens += rows;
+    at.decode_keys = p.block_table_stride * p.block_size;
+  }
+  if (at.decode_rows > 0) attention_decode_part<T>(l, p, at);
   return true;
 }
 
@@ -57,6 +73,12 @@ bool attention_tensor(const Launch& l, const ops::AttentionArgs& args, const Att
   const AttentionParams p = attention_params(args, at);
   const bool little = shared_of_block(l) < (128 << 10);
   if (at.prefill_tiles > 0 && little && std::max(p.head_dim, p.value_dim) > kMostPrefillDim) return false;
+  if (args.log_sums.data != nullptr) {
+    const PartParams part = part_params(args, at);
+    if (type == &kBFloat16) return run<__nv_bfloat16>(l, part, at);
+    if (type == &kFloat16) return run<__half>(l, part, at);
+    return type == &kFloat8E4M3 && run<__nv_fp8_e4m3>(l, part, at);
+  }
   if (type == &kBFloat16) return run<__nv_bfloat16>(l, p, at);
   if (type == &kFloat16) return run<__half>(l, p, at);
   if (type == &kInt8) return run<int8_t>(l, p, at);

@@ -12,41 +12,15 @@
 // sums are fp32.
 //
 // This file copies keys and values in packs of 16 bytes, for devices before 9.0; see decode_tma.cu for the others.
-#include "kernels/cuda/attention/decode_launch.h"
-#include "kernels/cuda/device/decode_units.cuh"
-#include "kernels/cuda/per_device.h"
+#include "kernels/cuda/attention/decode.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 template <class T, int dim, int tiles>
-__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
-    decode(const __grid_constant__ AttentionParams p, const __grid_constant__ Partials partials, int sequences,
-           const __grid_constant__ Cut cut) {
-  extern __shared__ __align__(1024) uint4 bytes[];
-  const Team team{.warps = static_cast<int>(blockDim.x) / kWarp, .barrier = 0};
-  const DecodeMemory<T, dim> memory(bytes, team.warps);
-  constexpr int kRows = kStageKeys<T, dim>;
-  const int own_packs = min(p.head_dim, p.value_dim) * static_cast<int>(sizeof(T)) / 16;
-  clear_beyond<kUnits<T, dim>, kRows>(bytes, team.warps * kRingBytes<T, dim>, own_packs, team.threads());
-  const Work work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
-  team.sync();
-  PackStream<T, dim> stream(p, work, shared_address(memory.rings), memory.scales, team.warps, partials.tickets,
-                            memory.queues);
-  decode_units<T, dim, tiles>(p, work, partials, stream);
-  wait_for_copies<0>();
-}
-
-template <class T, int dim, int tiles>
 struct Packs {
   static void launch(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-    static SharedMemoryLimit limit;
-    limit.raise(l.device, decode<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024));
-    launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
-      decode<T, dim, tiles><<<static_cast<unsigned>(l.sm_count), static_cast<unsigned>(d.warps * kWarp),
-                              static_cast<size_t>(d.shared), l.stream>>>(d.params, d.partials, d.sequences, d.cut);
-      check_launch("attention decode");
-    });
+    launch_packs<T, dim, tiles>(l, p, at);
   }
 };
 

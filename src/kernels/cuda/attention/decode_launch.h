@@ -8,17 +8,17 @@ namespace sluice::cuda {
 
 inline constexpr int kLaunchedSequences = 1024;  // most sequences of a launch, as their lengths lie in shared memory
 
+template <class Params>
 struct DecodeLaunch {
-  AttentionParams params;
+  Params params;
   Partials partials;
   Cut cut;
   int sequences, warps, shared;  // shared: bytes
 };
 
 // Calls start(DecodeLaunch) for the sequences of a batch, as many at a time as fit into shared memory (DecodeMemory).
-template <class Memory, class Start>
-void launch_decode(const Launch& l, const AttentionParams& p, const AttentionIndices& at, int tile_rows,
-                   Start&& start) {
+template <class Memory, class Params, class Start>
+void launch_decode(const Launch& l, const Params& p, const AttentionIndices& at, int tile_rows, Start&& start) {
   constexpr int kBeside = 1024;  // static shared memory of the kernels, and alignment
   const int most_shared = shared_of_block(l) - kBeside;
   const int warps = std::min(kMostWarps, most_shared / Memory::kOfWarp);
@@ -26,9 +26,9 @@ void launch_decode(const Launch& l, const AttentionParams& p, const AttentionInd
   for (int first = 0; first < at.sequences; first += launched) {
     const int sequences = std::min(at.sequences - first, launched);
     const auto [cut, partials] = plan_decode(l, p, at, sequences, warps, tile_rows, Memory::kKeyBytes);
-    AttentionParams own = p;
+    Params own = p;
     own.query_start += first, own.kv_len += first, own.block_table += int64_t{first} * p.block_table_stride;
-    start(DecodeLaunch{own, partials, cut, sequences, warps, Memory::bytes(warps, sequences)});
+    start(DecodeLaunch<Params>{own, partials, cut, sequences, warps, Memory::bytes(warps, sequences)});
   }
 }
 

@@ -28,10 +28,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   if (threadIdx.x == 0) prefetch_map(maps.keys), prefetch_map(maps.values);
   fence_proxy_async();
   if (!begins_early) wait_for_earlier();
-  const Work work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
+  const Work<AttentionParams> work(p, memory.sequences, sequences, tiles * kQueries, cut, team);
   team.sync();
-  TmaStream<T, dim> stream(p, maps, work, shared_address(memory.rings), memory.scales, barriers, team.warps,
-                           partials.tickets, memory.queues, begins_early);
+  TmaStream<T, dim, AttentionParams> stream(p, maps, work, shared_address(memory.rings), memory.scales, barriers,
+                                            team.warps, partials.tickets, memory.queues, begins_early);
   if (begins_early) wait_for_earlier();
   decode_units<T, dim, tiles>(p, work, partials, stream);
 #endif
@@ -43,7 +43,7 @@ struct TmaTiles {
     static SharedMemoryLimit limit;
     limit.raise(l.device, decode_tma<T, dim, tiles>, static_cast<size_t>(shared_of_block(l) - 1024));
     const CacheMaps maps = cache_maps(p, sizeof(T), kStageKeys<T, dim>);
-    launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch& d) {
+    launch_decode<DecodeMemory<T, dim>>(l, p, at, tiles * kQueries, [&](const DecodeLaunch<AttentionParams>& d) {
       // In a captured graph no kernel writes indices, or keys and values of tokens before the current step.
       const bool begins_early = l.captured && d.cut.shared_by > 0;
       launch_pdl(l, "attention decode", decode_tma<T, dim, tiles>, dim3(static_cast<unsigned>(l.sm_count)),

@@ -22,8 +22,8 @@ struct Partial {
   float top, sum;
 };
 
-template <class T>
-__global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ AttentionParams p, int sequences) {
+template <class T, class Params>
+__global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ Params p, int sequences) {
   constexpr bool kScaled = std::is_same_v<T, int8_t>;
   extern __shared__ float shared[];  // [kWarps][value_dim], then the partials
   auto* partials = reinterpret_cast<Partial*>(shared + kWarps * p.value_dim);
@@ -76,9 +76,14 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
   __syncthreads();
   float top = p.sinks != nullptr ? p.sinks[head] : -INFINITY;
   for (int w = 0; w < kWarps; ++w) top = !(partials[w].top <= top) ? partials[w].top : top;
+  if (kOfPart<Params> && first > last) top = 0.0f;  // the row sees no key
   float sum = p.sinks != nullptr ? expf(p.sinks[head] - top) : 0.0f;
   // A warp without keys adds nothing: its weight is zero (the largest score is finite or NaN).
   for (int w = 0; w < kWarps; ++w) sum += partials[w].sum * expf(partials[w].top - top);
+  if constexpr (kOfPart<Params>) {
+    if (threadIdx.x == 0) p.log_sums[int64_t{row} * p.heads + head] = top + logf(sum);
+    if (first > last) sum = 1.0f;  // all values are zero
+  }
   for (int d = threadIdx.x; d < p.value_dim; d += blockDim.x) {
     float result = 0.0f;
     for (int w = 0; w < kWarps; ++w) result += shared[w * p.value_dim + d] * expf(partials[w].top - top);
@@ -86,10 +91,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(const __grid_constant__ 
   }
 }
 
-}  // namespace
-
-void attention_exact(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
-  const AttentionParams p = attention_params(args, at);
+template <class Params>
+void launch(const Launch& l, const ops::AttentionArgs& args, const Params& p, int sequences) {
   CHECK(p.head_dim <= kMostDim && p.value_dim <= kMostDim, "attention: head dimensions {} and {} are above {}",
         p.head_dim, p.value_dim, kMostDim);
   if (args.q.rows() == 0) return;
@@ -97,20 +100,27 @@ void attention_exact(const Launch& l, const ops::AttentionArgs& args, const Atte
   const size_t shared = kWarps * (static_cast<size_t>(p.value_dim) * sizeof(float) + sizeof(Partial));
   const DType type = args.k_cache.dtype;
   if (type == &kFloat32) {
-    attend<float><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+    attend<float, Params><<<grid, kWarps * kWarp, shared, l.stream>>>(p, sequences);
   } else if (type == &kBFloat16) {
-    attend<__nv_bfloat16><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+    attend<__nv_bfloat16, Params><<<grid, kWarps * kWarp, shared, l.stream>>>(p, sequences);
   } else if (type == &kFloat16) {
-    attend<__half><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+    attend<__half, Params><<<grid, kWarps * kWarp, shared, l.stream>>>(p, sequences);
   } else if (type == &kInt8) {
-    attend<int8_t><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+    attend<int8_t, Params><<<grid, kWarps * kWarp, shared, l.stream>>>(p, sequences);
   } else if (type == &kFloat8E5M2) {
-    attend<__nv_fp8_e5m2><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+    attend<__nv_fp8_e5m2, Params><<<grid, kWarps * kWarp, shared, l.stream>>>(p, sequences);
   } else {
     CHECK(type == &kFloat8E4M3, "attention: caches of {} are not supported", type->name);
-    attend<__nv_fp8_e4m3><<<grid, kWarps * kWarp, shared, l.stream>>>(p, at.sequences);
+    attend<__nv_fp8_e4m3, Params><<<grid, kWarps * kWarp, shared, l.stream>>>(p, sequences);
   }
   check_launch("exact attention");
+}
+
+}  // namespace
+
+void attention_exact(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
+  if (args.log_sums.data != nullptr) return launch(l, args, part_params(args, at), at.sequences);
+  launch(l, args, attention_params(args, at), at.sequences);
 }
 
 }  // namespace sluice::cuda

@@ -25,10 +25,17 @@ bool attention_warpgroup(const Launch&, const AttentionParams&, const AttentionI
 // attention_warpgroup for E4M3 caches with dimensions up to 128; also false for larger dimensions.
 bool attention_warpgroup_fp8(const Launch&, const AttentionParams&, const AttentionIndices&);
 
-// Attends over latent caches of 16 bits, whose values are the first columns of the keys, on compute capability 9.0.
+// Attends over latent caches of 16 bits, whose values are the first columns of the keys, on compute capability 9.0. The
+// caches may have a part of the keys.
 // Takes any number of rows and dimensions in whole packs up to 576 (keys) and 512 (values). Returns false, having done
 // nothing, if it cannot.
 bool attention_latent(const Launch&, const ops::AttentionArgs&, const AttentionIndices&);
+
+// The same for a part of the keys, with few instances: decode takes caches of bf16, fp16 and E4M3, and sequences of up
+// to p.most_decode_rows packed rows. Prefill takes caches of bf16 with dimensions up to kMostPrefillDim.
+template <class T>
+void attention_decode_part(const Launch&, const PartParams&, const AttentionIndices&);
+void attention_prefill_part(const Launch&, const PartParams&, const AttentionIndices&);
 
 // Whether the kernels before attention_latent take the type and dimensions of the caches.
 bool attention_on_tensor_cores(const ops::AttentionArgs&);

@@ -126,8 +126,8 @@ class Pieces {
 };
 
 // Writes the block's pieces to the queue. Called by one warp.
-template <int value_panels>
-__device__ void plan_pieces(const LatentPartials& partials, LatentStretch stretch, LatentPiece* queue,
+template <int value_panels, class Params>
+__device__ void plan_pieces(const LatentPartials& partials, LatentStretch<Params> stretch, LatentPiece* queue,
                             const LatentLayout<value_panels>& shared) {
   Place<kQueue> place;
   LatentCut cut{.sequence = -1, .first_row = 0, .first_block = 0, .last_block = 0};
@@ -179,13 +179,13 @@ __device__ void copy_keys(const AttentionParams& p, const LatentMap& map, Pieces
 }
 
 // Computes scores and softmax weights.
-template <class T, int value_panels>
+template <class T, int value_panels, class Params>
 class Scorer {
   using Layout = LatentLayout<value_panels>;
   using Scores = Wgmma<T, kLatentKeys>;
 
  public:
-  __device__ Scorer(const AttentionParams& p, const LatentPartials& partials, const Layout& shared)
+  __device__ Scorer(const Params& p, const LatentPartials& partials, const Layout& shared)
       : p_(p), partials_(partials), shared_(shared) {}
 
   __device__ void score(const LatentPiece& piece) {
@@ -213,6 +213,9 @@ class Scorer {
       }
       soften_tile(piece, rows, scores, piece.first_tile + piece.tiles - 1);
       const float factor[2] = {result_factor(p_, rows, 0), result_factor(p_, rows, 1)};
+      if constexpr (kOfPart<Params>) {
+        if (piece.slot < 0) put_log_sums(piece, rows);
+      }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         if (lane() % 4 == 0) store_shared(shared_.factors(place_.stage) + (own_row() + 8 * h) * 4, factor[h]);
@@ -293,6 +296,13 @@ class Scorer {
     }
   }
 
+  __device__ void put_log_sums(const LatentPiece& piece, const SoftmaxRows& rows) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      put_log_sum(p_, rows, h, piece.first_token + piece.row(p_, own_row() + 8 * h).token);
+    }
+  }
+
   __device__ void give(int stage) const {
     if (lane() == 0) arrive(shared_.weights_full(stage));
   }
@@ -309,7 +319,7 @@ class Scorer {
     }
   }
 
-  const AttentionParams& p_;
+  const Params& p_;
   const LatentPartials& partials_;
   const Layout& shared_;
   Place<Layout::kStages> place_;
@@ -437,9 +447,9 @@ class ValueMixer {
   float mixed_[kParts][kPart / 2];
 };
 
-template <class T, int value_panels>
+template <class T, int value_panels, class Params>
 __global__ void __launch_bounds__(kThreads, 1)
-    attend(const __grid_constant__ AttentionParams p, const __grid_constant__ LatentMap map,
+    attend(const __grid_constant__ Params p, const __grid_constant__ LatentMap map,
            const __grid_constant__ LatentPartials partials, int sequences) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) std::byte memory[];
@@ -469,11 +479,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x < kWarp) {
       copy_keys<value_panels>(p, map, pieces, shared);
     } else if (threadIdx.x < 2 * kWarp) {
-      plan_pieces<value_panels>(partials, LatentStretch(p, costs, sequences, all), queue, shared);
+      plan_pieces<value_panels>(partials, LatentStretch<Params>(p, costs, sequences, all), queue, shared);
     }
   } else if (group == kScoring) {
     more_registers<kScoreRegisters>();
-    Scorer<T, value_panels> scorer(p, partials, shared);
+    Scorer<T, value_panels, Params> scorer(p, partials, shared);
     for (const LatentPiece* piece = pieces.next(); piece != nullptr; pieces.done(), piece = pieces.next()) {
       scorer.score(*piece);
     }
@@ -493,8 +503,9 @@ constexpr int kManyPieces = 16;                             // from this many pi
 // Merges the pieces of units. One block column per boundary between blocks; all boundaries inside a unit share its
 // rows. A warp has kAddedColumns columns of a row. If there are many pieces, the warps of a block have every fourth
 // piece and the same columns.
+template <class Params>
 __global__ void __launch_bounds__(kAddingWarps* kWarp)
-    add_pieces(const __grid_constant__ AttentionParams p, const __grid_constant__ LatentPartials partials) {
+    add_pieces(const __grid_constant__ Params p, const __grid_constant__ LatentPartials partials) {
   __shared__ float weights[kMostLatentBlocks];
   __shared__ float4 shares[kAddingWarps][kWarp];
   wait_for_earlier();
@@ -528,6 +539,7 @@ __global__ void __launch_bounds__(kAddingWarps* kWarp)
       top = fmaxf(top, known[i].top);
     }
     top = warp_max(top);
+    if (kOfPart<Params> && top == -INFINITY) top = 0.0f;  // no key was seen
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kMostLatentBlocks / kWarp; ++i) {
@@ -536,6 +548,10 @@ __global__ void __launch_bounds__(kAddingWarps* kWarp)
       if (warp == 0) weights[i * kWarp + lane()] = weight;
     }
     sum = warp_sum(sum) + (p.sinks != nullptr ? exp2_fast(sink - top) : 0.0f);
+    if constexpr (kOfPart<Params>) {
+      if (threadIdx.x == 0) put_log_sum(p, s.first_token + packed.token, packed.head, top, sum);
+      if (sum == 0.0f) sum = 1.0f;  // all values are zero then
+    }
     __syncthreads();
     for (int part = 0; part < (many ? 1 : p.value_dim); part += kAddingWarps * kAddedColumns) {
       const int column = part + (many ? item % parts : warp) * kAddedColumns + lane() * 4;
@@ -588,28 +604,31 @@ LatentPartials latent_partials(const Launch& l, const AttentionParams& p) {
   return {values, sums, cuts};
 }
 
-template <class T, int value_panels>
-void launch_latent(const Launch& l, const AttentionParams& p, int tokens, int sequences) {
+template <class T, int value_panels, class Params>
+void launch_latent(const Launch& l, const Params& p, int tokens, int sequences) {
   constexpr int kBytes = LatentLayout<value_panels>::kBytes;
   static SharedMemoryLimit limit;
-  limit.raise(l.device, attend<T, value_panels>, kBytes);
+  limit.raise(l.device, attend<T, value_panels, Params>, kBytes);
   const LatentMap map = latent_map(p);
   const LatentPartials partials = latent_partials(l, p);
   const auto blocks = static_cast<unsigned>(l.sm_count);
   const auto rows = static_cast<unsigned>(std::min<int64_t>(kLatentRows, int64_t{tokens} * p.group));
   for (int first = 0; first < sequences; first += kLatentSequences) {
-    AttentionParams own = p;
+    Params own = p;
     own.query_start += first, own.kv_len += first, own.block_table += int64_t{first} * p.block_table_stride;
-    launch_pdl(l, "latent attention", attend<T, value_panels>, dim3(blocks), kThreads, kBytes, own, map, partials,
-               std::min(sequences - first, kLatentSequences));
+    launch_pdl(l, "latent attention", attend<T, value_panels, Params>, dim3(blocks), kThreads, kBytes, own, map,
+               partials, std::min(sequences - first, kLatentSequences));
     if (blocks == 1) continue;
-    launch_pdl(l, "latent attention: merge", add_pieces, dim3(blocks - 1, rows), kAddingWarps * kWarp, 0, own,
+    launch_pdl(l, "latent attention: merge", add_pieces<Params>, dim3(blocks - 1, rows), kAddingWarps * kWarp, 0, own,
                partials);
   }
 }
 
 template <class T>
-void launch_by_shape(const Launch& l, const AttentionParams& p, int tokens, int sequences) {
+void launch_by_shape(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
+  const auto tokens = static_cast<int>(args.q.rows()), sequences = at.sequences;
+  if (args.log_sums.data != nullptr) return launch_latent<T, 8>(l, part_params(args, at), tokens, sequences);
+  const AttentionParams p = attention_params(args, at);
   if (p.value_dim <= 4 * kPanel && p.head_dim <= 5 * kPanel) return launch_latent<T, 4>(l, p, tokens, sequences);
   launch_latent<T, 8>(l, p, tokens, sequences);
 }
@@ -629,12 +648,11 @@ bool attention_latent(const Launch& l, const ops::AttentionArgs& args, const Att
   const bool results = p.out_type == RowType::kFloat ? reinterpret_cast<uintptr_t>(p.out) % 8 == 0
                                                      : reinterpret_cast<uintptr_t>(p.out) % 4 == 0;
   if (!queries || !results || p.q_stride % 2 != 0 || p.out_stride % 2 != 0) return false;
-  const auto tokens = static_cast<int>(args.q.rows());
-  if (tokens == 0) return true;
+  if (args.q.rows() == 0) return true;
   if (k.dtype == &kBFloat16) {
-    launch_by_shape<__nv_bfloat16>(l, p, tokens, at.sequences);
+    launch_by_shape<__nv_bfloat16>(l, args, at);
   } else {
-    launch_by_shape<__half>(l, p, tokens, at.sequences);
+    launch_by_shape<__half>(l, args, at);
   }
   return true;
 }

@@ -1,6 +1,8 @@
 // The arguments of an attention call as plain values for device code.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/launch.h"
 
 namespace sluice::cuda {
@@ -28,6 +30,17 @@ struct AttentionParams {
   int window, chunk, relative_reach;
   bool causal;
 };
+
+// The same if the caches have the keys of some positions only (ops::KeyShare). Lengths and masks count all positions.
+// Kernels are templates over their parameters, so that those for whole caches count nothing.
+struct PartParams : AttentionParams {
+  int run, parts, part;
+  uint32_t per_round;    // 2^32 / (run * parts), rounded up
+  int most_decode_rows;  // the most packed rows of a sequence that is decoded
+  float* log_sums;       // [tokens, heads]
+};
+template <class Params>
+inline constexpr bool kOfPart = std::is_same_v<Params, PartParams>;
 
 inline RowType result_type(const Tensor& out) {
   if (out.dtype == &kFloat32) return RowType::kFloat;
@@ -79,6 +92,14 @@ inline AttentionParams attention_params(const ops::AttentionArgs& a, const Atten
           .chunk = a.chunk,
           .relative_reach = a.relative_reach,
           .causal = a.causal};
+}
+
+inline PartParams part_params(const ops::AttentionArgs& a, const AttentionIndices& at) {
+  const ops::KeyShare& share = a.share;
+  const int64_t run = share.whole() ? a.k_cache.shape[2] : share.run, round = run * share.parts;
+  const auto per_round = static_cast<uint32_t>(((int64_t{1} << 32) + round - 1) / round);
+  return {attention_params(a, at), static_cast<int>(run), share.parts, share.part, per_round,
+          kMostDecodeRows,         a.log_sums.as<float>()};
 }
 
 }  // namespace sluice::cuda

@@ -23,10 +23,10 @@ constexpr size_t shared_bytes() {
 
 // Sixteen rows: queries as tensor-core operands, softmax state, mixed values. With g = l / 4 and t = l % 4, lane l of a
 // warp has scores of rows g and g + 8.
-template <class T, int dim>
+template <class T, int dim, class Params>
 class QueryTile {
  public:
-  __device__ QueryTile(const AttentionParams& p, int sequence, int kv_head, int first_row, int rows, int kv_len)
+  __device__ QueryTile(const Params& p, int sequence, int kv_head, int first_row, int rows, int kv_len)
       : p_(p),
         kv_len_(kv_len),
         rows_(packed_row(p, kv_head, first_row + g(), rows, kv_len),
@@ -74,6 +74,7 @@ class QueryTile {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float factor = result_factor(p_, rows_, h);
+      if constexpr (kOfPart<Params>) put_log_sum(p_, rows_, h, token(h));
       if (rows_.position[h] < 0) continue;
       const int64_t out = token(h) * p_.out_stride + int64_t{rows_.head[h]} * p_.value_dim;
 #pragma unroll
@@ -121,7 +122,7 @@ class QueryTile {
     }
   }
 
-  const AttentionParams& p_;
+  const Params& p_;
   const int kv_len_;
   SoftmaxRows rows_;
   const int last_row_;  // the row of the batch where position 0 would be
@@ -163,8 +164,8 @@ class TileCopies {
 };
 
 // Grid: tiles (prefill_tile).
-template <class T, int dim>
-__global__ void __launch_bounds__(kWarps * 32, 1) prefill(const __grid_constant__ AttentionParams p, int sequences) {
+template <class T, int dim, class Params>
+__global__ void __launch_bounds__(kWarps * 32, 1) prefill(const __grid_constant__ Params p, int sequences) {
   extern __shared__ __align__(128) uint4 tiles[];
   constexpr int kBlockRows = kWarps * kTileRows;
   constexpr uint32_t kBytes = kTileKeys * dim * 2;
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) prefill(const __grid_constant_
   copies.look_up(first);
   copies.start(first, keys(0), values(0));
   copies.look_up(first + kTileKeys);
-  QueryTile<T, dim> tile(p, sequence, kv_head, own_row, rows, kv_len);
+  QueryTile<T, dim, Params> tile(p, sequence, kv_head, own_row, rows, kv_len);
   int stage = 0;
   for (int key = first; key < end; key += kTileKeys, stage ^= 1) {
     copies.start(key + kTileKeys, keys(stage ^ 1), values(stage ^ 1));
@@ -203,13 +204,13 @@ __global__ void __launch_bounds__(kWarps * 32, 1) prefill(const __grid_constant_
   tile.write();
 }
 
-template <class T, int dim>
-void launch_prefill(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+template <class T, int dim, class Params>
+void launch_prefill(const Launch& l, const Params& p, const AttentionIndices& at) {
   static SharedMemoryLimit limit;
-  limit.raise(l.device, prefill<T, dim>, shared_bytes<dim>());
+  limit.raise(l.device, prefill<T, dim, Params>, shared_bytes<dim>());
   static_assert(kWarps * kTileRows == kPrefillTileRows && kWarps <= kMostPrefillWarps);
-  prefill<T, dim><<<static_cast<unsigned>(at.prefill_tiles * p.kv_heads), kWarps * 32, shared_bytes<dim>(), l.stream>>>(
-      p, at.sequences);
+  const auto blocks = static_cast<unsigned>(at.prefill_tiles * p.kv_heads);
+  prefill<T, dim, Params><<<blocks, kWarps * 32, shared_bytes<dim>(), l.stream>>>(p, at.sequences);
   check_launch("attention prefill");
 }
 
@@ -225,5 +226,9 @@ void attention_prefill(const Launch& l, const AttentionParams& p, const Attentio
 
 template void attention_prefill<__nv_bfloat16>(const Launch&, const AttentionParams&, const AttentionIndices&);
 template void attention_prefill<__half>(const Launch&, const AttentionParams&, const AttentionIndices&);
+
+void attention_prefill_part(const Launch& l, const PartParams& p, const AttentionIndices& at) {
+  launch_prefill<__nv_bfloat16, kMostPrefillDim>(l, p, at);
+}
 
 }  // namespace sluice::cuda

@@ -134,7 +134,7 @@ class Translation {
     const ops::AttentionArgs& a = op.args;
     const AttentionIndices& at = op.at;
     if (!few_rows(a.q) || !attention_on_tensor_cores(a) || at.prefill_tiles > 0 || at.decode_rows != 1) return false;
-    if (a.first > 0) return false;  // the kernel sees all positions from 0 on
+    if (a.first > 0 || a.log_sums.data != nullptr) return false;  // the kernel sees all positions from 0 on
     const AttentionParams params = attention_params(a, at);
     const int dim = std::max(params.head_dim, params.value_dim);
     if (params.group > kQueries || dim > kMostHeadDim || params.value_stride != params.value_dim) return false;

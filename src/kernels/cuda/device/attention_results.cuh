@@ -52,4 +52,11 @@ __device__ inline bool pairs_of_results(const AttentionParams& p) {
   return reinterpret_cast<uintptr_t>(p.out) % bytes == 0 && p.out_stride % 2 == 0;
 }
 
+// Writes AttentionArgs::log_sums for one head of row `token` of the batch. `sum` is that of exponentials relative to
+// two to the power of `top`.
+__device__ inline void put_log_sum(const PartParams& p, int64_t token, int head, float top, float sum) {
+  constexpr float kLn2 = 0.6931471805599453f;
+  p.log_sums[token * p.heads + head] = sum == 0.0f ? -INFINITY : (top + log2f(sum)) * kLn2;
+}
+
 }  // namespace sluice::cuda

@@ -5,6 +5,8 @@
 // is read once for all of them.
 #pragma once
 
+#include <climits>
+
 #include "kernels/cuda/device/attention_queries.cuh"
 #include "kernels/cuda/device/attention_results.cuh"
 #include "kernels/cuda/device/numeric.cuh"
@@ -82,15 +84,18 @@ __device__ inline void adjust(const AttentionParams& p, float (&scores)[count], 
 }
 
 // Sets scores of keys that their rows do not see to -inf. Rows that do not exist (position -1) may see any key.
-template <int count, class Row, class Key>
-__device__ inline void mask(const AttentionParams& p, float (&scores)[count], const int (&position)[2], int kv_len,
-                            Row&& row, Key&& key) {
+template <int count, class Params, class Row, class Key>
+__device__ inline void mask(const Params& p, float (&scores)[count], const int (&position)[2], int kv_len, Row&& row,
+                            Key&& key) {
   int first[2];
   unsigned beyond[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     first[h] = first_visible(p, position[h]);
     beyond[h] = static_cast<unsigned>(last_visible(p, position[h], kv_len) - first[h]);
+    if constexpr (kOfPart<Params>) {
+      if (beyond[h] > INT_MAX) first[h] = INT_MAX, beyond[h] = 0;  // the row sees no key
+    }
   }
 #pragma unroll
   for (int i = 0; i < count; ++i) {
@@ -111,7 +116,8 @@ struct SoftmaxRows {
       : position{a.position, b.position}, head{a.head, b.head} {}
 
   // Whether both rows see all of these keys.
-  __device__ bool see(const AttentionParams& p, int first_key, int last_key, int kv_len) const {
+  template <class Params>
+  __device__ bool see(const Params& p, int first_key, int last_key, int kv_len) const {
     bool all = true;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -133,8 +139,8 @@ struct Rise {
 };
 
 // Adjusts and masks the scores of the keys from `first_key` on, and raises the running maxima to theirs.
-template <int count, class Rows>
-__device__ inline Rise raise(const AttentionParams& p, Rows& rows, float (&scores)[count], int first_key, int kv_len) {
+template <int count, class Params, class Rows>
+__device__ inline Rise raise(const Params& p, Rows& rows, float (&scores)[count], int first_key, int kv_len) {
   const auto row = [](int i) { return i / 2 % 2; };
   const auto key = [&](int i) { return first_key + i / 4 * 8 + 2 * (static_cast<int>(threadIdx.x) % 4) + i % 2; };
   if (!plain_scores(p)) {
@@ -183,8 +189,8 @@ __device__ inline void weigh(const AttentionParams& p, Rows& rows, const Rise& r
 }
 
 // raise() and weigh() in one call.
-template <int count, class Rows>
-__device__ inline void soften(const AttentionParams& p, Rows& rows, float (&scores)[count], int first_key, int kv_len,
+template <int count, class Params, class Rows>
+__device__ inline void soften(const Params& p, Rows& rows, float (&scores)[count], int first_key, int kv_len,
                               float (&keep)[2]) {
   const Rise rise = raise(p, rows, scores, first_key, kv_len);
   weigh(p, rows, rise, scores);
@@ -199,17 +205,28 @@ __device__ inline void pack(uint32_t (&weights)[count / 8][4], const float (&sco
 }
 
 // The factor of the mixed values of row h at the end, with the sink in the sum. Called by all lanes of a warp.
-template <class Rows>
-__device__ inline float result_factor(const AttentionParams& p, const Rows& rows, int h) {
+template <class Params, class Rows>
+__device__ inline float result_factor(const Params& p, const Rows& rows, int h) {
   float sum = rows.sum[h];
   sum += __shfl_xor_sync(0xffffffffu, sum, 1);
   sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  if constexpr (kOfPart<Params>) return sum == 0.0f ? 0.0f : 1.0f / sum;  // there are no sinks
   if (p.sinks == nullptr) return 1.0f / sum;
   const float own = rows.top[h] * rows.unit(p, h), sink = p.sinks[rows.head[h]] * kLog2E, top = fmaxf(own, sink);
   const float keep = exp2_fast(own - top);
   float sink_exponent = sink - top;
   if constexpr (Rows::kLargest != 0) sink_exponent += Rows::kLargest;
   return keep / (sum * keep + exp2_fast(sink_exponent));
+}
+
+// Writes the log sum of row h, which is row `token` of the batch. Called by all lanes of a warp.
+template <class Rows>
+__device__ inline void put_log_sum(const PartParams& p, const Rows& rows, int h, int64_t token) {
+  float sum = rows.sum[h];
+  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+  if (rows.position[h] < 0 || threadIdx.x % 4 != 0) return;
+  put_log_sum(p, token, rows.head[h], rows.top[h] * rows.unit(p, h), sum);
 }
 
 // Finds the vector where a group of keys begins. A group is eight keys from a multiple of eight on, or more keys, as

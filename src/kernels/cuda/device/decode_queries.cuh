@@ -12,7 +12,7 @@ namespace sluice::cuda {
 // From an 8-bit cache a lane reads four consecutive dimensions of a key and two of a value. So it holds dimensions 4t
 // .. 4t + 3 of every 16 of the queries instead of 2t, 2t + 1 and those eight further on. Of values it holds dimensions
 // 2g and 2g + 1.
-template <class Cache, int dim, int tiles>
+template <class Cache, int dim, int tiles, class Params>
 class Queries {
   using T = typename Cached<Cache>::Operand;
   static constexpr bool kEight = Cached<Cache>::kPerUnit == 2;
@@ -20,7 +20,7 @@ class Queries {
   using Wide = WideOf<Cache>;  // for caches of 8 bits
 
  public:
-  __device__ Queries(const AttentionParams& p, const Work& work, const Unit& unit)
+  __device__ Queries(const Params& p, const Work<Params>& work, const Unit& unit)
       : p_(p), plain_(plain_scores(p)), unit_(score_unit(p)), slack_(kSlack / unit_), kv_len_(unit.kv_len) {
     const int first = work.row(unit, 0).position, last = work.row(unit, tiles * kQueries - 1).position;
     all_see_from_ = first_visible(p, last < 0 ? unit.kv_len - 1 : last);
@@ -72,9 +72,13 @@ class Queries {
       const float own = top_[n][j] * unit_;
       const float sink = p_.sinks != nullptr ? p_.sinks[head_[n][j]] * kLog2E : -INFINITY;
       const float top = fmaxf(own, sink), keep = exp2_fast(own - top);
-      const float factor = keep / (whole * keep + (p_.sinks != nullptr ? exp2_fast(sink - top) : 0.0f));
+      float factor = keep / (whole * keep + (p_.sinks != nullptr ? exp2_fast(sink - top) : 0.0f));
       const int token = unit.first_token + position_[n][j] - (unit.kv_len - unit.rows);
       const int64_t at = token * p_.out_stride + int64_t{head_[n][j]} * p_.value_dim;
+      if constexpr (kOfPart<Params>) {
+        if (whole == 0.0f) factor = 0.0f;  // the row saw no key
+        if (g() == 0) put_log_sum(p_, token, head_[n][j], own, whole);
+      }
       each_value(n, j, factor, [&](int d, float value) { put_result(p_, at + d, value); });
     });
   }
@@ -249,7 +253,7 @@ class Queries {
 
   static constexpr float kSlack = 6.0f;  // powers of two: weights are at most 64
 
-  const AttentionParams& p_;
+  const Params& p_;
   const bool plain_;
   const float unit_, slack_;  // unit_: scores times this are exponents of two; slack_: kSlack in units of scores
   const int kv_len_;

@@ -80,10 +80,10 @@ static_assert(kStages < kQueue);
 // The units of a warp, one after another. Where warps share the keys, these are the units of the warp's part. Else they
 // are first the unit of the warp's number, then units that no warp has taken yet. `keys` keys of the unit being copied
 // are taken at a time.
-template <int keys>
+template <int keys, class Params>
 class UnitFeed {
  public:
-  __device__ UnitFeed(const AttentionParams& p, const Work& work, int warps, int32_t* tickets, Unit* queue)
+  __device__ UnitFeed(const Params& p, const Work<Params>& work, int warps, int32_t* tickets, Unit* queue)
       : p_(p),
         work_(work),
         warps_of_all_(static_cast<int>(gridDim.x) * warps),
@@ -127,7 +127,7 @@ class UnitFeed {
     }
   }
 
-  const AttentionParams& p_;
+  const Params& p_;
   const int32_t* table_ = nullptr;
   int kv_head_ = 0, begin_ = 0, end_ = 0, next_ = 0, stop_ = 0;
   int cached_ = 0;  // the first key of the current step
@@ -157,12 +157,13 @@ class UnitFeed {
   __device__ void begin_with(const Unit& unit, Unit& place) {
     if (threadIdx.x % kWarp == 0) place = unit;
     table_ = p_.block_table + int64_t{unit.sequence} * p_.block_table_stride;
-    kv_head_ = unit.kv_head, begin_ = unit.begin, end_ = unit.end, cached_ = unit.kv_len - unit.rows;
+    kv_head_ = unit.kv_head, begin_ = unit.begin, end_ = unit.end;
+    cached_ = count_keys(p_, unit.kv_len - unit.rows);
     next_ = unit.template first_stage<keys>();
     stop_ = next_ + (max(unit.end - next_, 1) + keys - 1) / keys * keys;
   }
 
-  const Work& work_;
+  const Work<Params>& work_;
   const int warps_of_all_;
   int32_t* const tickets_;
   Unit* const queue_;
@@ -171,15 +172,15 @@ class UnitFeed {
 };
 
 // What both kinds of copies have in common.
-template <class T, int dim>
-class StageRing : public UnitFeed<kStageKeys<T, dim>> {
+template <class T, int dim, class Params>
+class StageRing : public UnitFeed<kStageKeys<T, dim>, Params> {
  public:
   static constexpr int kKeys = kStageKeys<T, dim>;
   using Rows = SharedPanels<kUnits<T, dim>, kKeys>;
 
-  __device__ StageRing(const AttentionParams& p, const Work& work, uint32_t base, float* scales, int warps,
+  __device__ StageRing(const Params& p, const Work<Params>& work, uint32_t base, float* scales, int warps,
                        int32_t* tickets, Unit* queue)
-      : UnitFeed<kKeys>(p, work, warps, tickets, queue),
+      : UnitFeed<kKeys, Params>(p, work, warps, tickets, queue),
         base_(base + threadIdx.x / kWarp * kRingBytes<T, dim>),
         scales_(scales + threadIdx.x / kWarp * (kScaleBytes<T, dim> / 4)) {}
 
@@ -193,16 +194,16 @@ class StageRing : public UnitFeed<kStageKeys<T, dim>> {
 };
 
 // Copies packs of 16 bytes, with zeros for keys that no row of the unit sees.
-template <class T, int dim>
-class PackStream : public StageRing<T, dim> {
-  using Base = StageRing<T, dim>;
+template <class T, int dim, class Params>
+class PackStream : public StageRing<T, dim, Params> {
+  using Base = StageRing<T, dim, Params>;
   static constexpr int kVector = kUnits<T, dim>, per_unit = Cached<T>::kPerUnit;
 
  public:
   using Base::kKeys;
   using Rows = typename Base::Rows;
 
-  __device__ PackStream(const AttentionParams& p, const Work& work, uint32_t base, float* scales, int warps,
+  __device__ PackStream(const Params& p, const Work<Params>& work, uint32_t base, float* scales, int warps,
                         int32_t* tickets, Unit* queue)
       : Base(p, work, base, scales, warps, tickets, queue),
         keys_(p.k, p.head_dim / per_unit, p.head_dim / per_unit),
@@ -256,16 +257,16 @@ class PackStream : public StageRing<T, dim> {
 };
 
 // Copies TMA tiles, one per lane. `barriers` has one barrier per stage and warp.
-template <class T, int dim>
-class TmaStream : public StageRing<T, dim> {
-  using Base = StageRing<T, dim>;
+template <class T, int dim, class Params>
+class TmaStream : public StageRing<T, dim, Params> {
+  using Base = StageRing<T, dim, Params>;
 
  public:
   using Base::kKeys;
   using Rows = typename Base::Rows;
 
   // `begins_early`: whether the copies begin before the kernels have ended that write the step's own keys and values.
-  __device__ TmaStream(const AttentionParams& p, const CacheMaps& maps, const Work& work, uint32_t base, float* scales,
+  __device__ TmaStream(const Params& p, const CacheMaps& maps, const Work<Params>& work, uint32_t base, float* scales,
                        uint32_t barriers, int warps, int32_t* tickets, Unit* queue, bool begins_early)
       : Base(p, work, base, scales, warps, tickets, queue),
         maps_(maps),

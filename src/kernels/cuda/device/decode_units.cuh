@@ -25,7 +25,8 @@ __device__ inline bool last_to_arrive(int32_t* counter, int expected) {
 // the weights of chunk i % kMerged for row i / kMerged and every second row from there. Sums and first values are
 // loaded together, as the latency of a step depends on this.
 inline constexpr int kMergedRows = 4, kMergedAtOnce = 4;
-__device__ inline void merge(const AttentionParams& p, const Work& work, const Unit& unit, const Partials& partials,
+template <class Params>
+__device__ inline void merge(const Params& p, const Work<Params>& work, const Unit& unit, const Partials& partials,
                              int first, int step, int count, bool whole) {
   static_assert(kMerged == kWarp / 2 && kMerged % kMergedAtOnce == 0);
   constexpr int kOwn = kMergedRows / 2;
@@ -66,7 +67,15 @@ __device__ inline void merge(const AttentionParams& p, const Work& work, const U
             const float top = fmaxf(warp_max<kMerged>(own[j].top), sink), base = top == -INFINITY ? 0.0f : top;
             weight[j] = exp2_fast(own[j].top - base);
             const float sum = warp_sum<kMerged>(weight[j] * own[j].sum) + (sinks ? exp2_fast(sink - base) : 0.0f);
-            if (whole) weight[j] /= sum;
+            if constexpr (kOfPart<Params>) {
+              if (whole && lane % kMerged == 0 && own_row(j) < rows) {
+                const PackedRow packed = work.row(unit, own_row(j));
+                put_log_sum(p, unit.first_token + packed.token, packed.head, top, sum);
+              }
+              if (whole) weight[j] = sum == 0.0f ? 0.0f : weight[j] / sum;
+            } else {
+              if (whole) weight[j] /= sum;
+            }
             if (!whole && lane % kMerged == 0 && own_row(j) < rows) partials.sums[slot(0, own_row(j))] = {top, sum};
           }
         }
@@ -100,7 +109,8 @@ __device__ inline void merge(const AttentionParams& p, const Work& work, const U
 
 // Called after a unit's result was stored. The warp that completes a group of chunks merges it; the warp that completes
 // the last group writes the result.
-__device__ inline void merge_complete(const AttentionParams& p, const Work& work, const Unit& unit,
+template <class Params>
+__device__ inline void merge_complete(const Params& p, const Work<Params>& work, const Unit& unit,
                                       const Partials& partials) {
   const int first_chunk = unit.chunk / kMerged * kMerged, in_group = min(kMerged, unit.chunks - first_chunk);
   const int groups = (unit.chunks + kMerged - 1) / kMerged;
@@ -138,13 +148,13 @@ struct DecodeMemory {
 };
 
 // Decodes the units of a stream, as one of all warps of the grid.
-template <class T, int dim, int tiles, class Stream>
-__device__ inline void decode_units(const AttentionParams& p, const Work& work, const Partials& partials,
+template <class T, int dim, int tiles, class Params, class Stream>
+__device__ inline void decode_units(const Params& p, const Work<Params>& work, const Partials& partials,
                                     Stream& stream) {
   constexpr int kKeys = Stream::kKeys;
   int stage = 0, round = 0;
   for (Unit unit = stream.next_unit(); unit.index >= 0; unit = stream.next_unit()) {
-    Queries<T, dim, tiles> queries(p, work, unit);
+    Queries<T, dim, tiles, Params> queries(p, work, unit);
     const int stop = unit.stop<kKeys>();
     for (int key = unit.first_stage<kKeys>(); key < stop; key += kKeys) {
       stream.wait(stage, round, unit, key);

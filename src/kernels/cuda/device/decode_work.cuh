@@ -10,13 +10,22 @@
 
 namespace sluice::cuda {
 
-// Chunks that warps take in turn (Cut): chunk i < count has keys [first + i * length, first + (i + 1) * length).
+// Chunks that warps take in turn (Cut): chunk i < count has keys [first + i * length, first + (i + 1) * length). There
+// is at least one.
 struct Chunks {
   int first, length, count;
 };
 
-__device__ inline Chunks chunks_of(const AttentionParams& p, int rows, int kv_len, const Cut& cut) {
-  const int first = first_visible(p, kv_len - rows) & -kGrain, keys = kv_len - first;
+// The number of keys of a sequence from `first` on. If a part of the keys has none there, it is one that no row sees.
+template <class Params>
+__device__ inline int keys_from(const Params& p, int first, int kv_len) {
+  const int keys = count_keys(p, kv_len) - first;
+  return kOfPart<Params> ? max(keys, 1) : keys;
+}
+
+template <class Params>
+__device__ inline Chunks chunks_of(const Params& p, int rows, int kv_len, const Cut& cut) {
+  const int first = first_visible(p, kv_len - rows) & -kGrain, keys = keys_from(p, first, kv_len);
   const int least = (keys + kMostChunks - 1) / kMostChunks;
   const int length = least <= cut.longest ? cut.longest : 1 << (32 - __clz(least - 1));
   return {first, length, (keys + length - 1) >> (31 - __clz(length))};
@@ -36,8 +45,10 @@ struct Divisor {
 struct Line {
   int first, grains, room;
 };
-__device__ inline Line line_of(const AttentionParams& p, int rows, int kv_len) {
-  const int first = first_visible(p, kv_len - rows) & -kGrain, grains = (kv_len - first + kGrain - 1) / kGrain;
+template <class Params>
+__device__ inline Line line_of(const Params& p, int rows, int kv_len) {
+  const int first = first_visible(p, kv_len - rows) & -kGrain;
+  const int grains = (keys_from(p, first, kv_len) + kGrain - 1) / kGrain;
   return {first, grains, grains};
 }
 
@@ -66,10 +77,11 @@ struct SequenceWork {
   int first_unit, first_token, rows, kv_len;
 };
 
+template <class Params>
 class Work {
  public:
   // Called by all threads of the team; a barrier has to follow.
-  __device__ Work(const AttentionParams& p, SequenceWork* all, int sequences, int tile_rows, Cut cut, const Team& team)
+  __device__ Work(const Params& p, SequenceWork* all, int sequences, int tile_rows, Cut cut, const Team& team)
       : p_(p),
         all_(all),
         sequences_(sequences),
@@ -215,7 +227,9 @@ class Work {
   }
 
   __device__ bool is_decoded(const SequenceWork& s) const {
-    return s.rows > 0 && s.rows * p_.group <= kMostDecodeRows && s.kv_len >= s.rows;
+    int most = kMostDecodeRows;
+    if constexpr (kOfPart<Params>) most = p_.most_decode_rows;
+    return s.rows > 0 && s.rows * p_.group <= most && s.kv_len >= s.rows;
   }
   __device__ int lines(const SequenceWork& s) const { return p_.kv_heads * tiles(s.rows); }
   // Room behind a line's keys makes it begin with a part, or stands for the time that its unit takes beside them.
@@ -247,7 +261,7 @@ class Work {
     return (rows * p_.group + tile_rows_ - 1) >> (tile_rows_ == kQueries ? 3 : 4);
   }
 
-  const AttentionParams& p_;
+  const Params& p_;
   const SequenceWork* all_;
   const int sequences_, tile_rows_;
   const Cut cut_;

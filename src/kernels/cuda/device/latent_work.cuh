@@ -41,14 +41,19 @@ struct LatentSequence {
   __device__ int units(const AttentionParams& p) const { return (rows * p.group + kLatentRows - 1) / kLatentRows; }
 };
 
-// The keys that rows of a unit see, and the tiles that contain them.
+// The keys that rows of a unit see, and the tiles that contain them. There is always a tile, even if no row of a part
+// of the keys sees one: begin and end are zero then.
 struct LatentKeys {
   int begin, end;
 
-  __device__ LatentKeys(const AttentionParams& p, const LatentSequence& s, int first_row) {
+  template <class Params>
+  __device__ LatentKeys(const Params& p, const LatentSequence& s, int first_row) {
     const int past = s.kv_len - s.rows, last_token = min(s.rows - 1, (first_row + kLatentRows - 1) / p.group);
     begin = first_visible(p, past + first_row / p.group);
     end = last_visible(p, past + last_token, s.kv_len) + 1;
+    if constexpr (kOfPart<Params>) {
+      if (begin == end) begin = end = 0;
+    }
   }
   __device__ int first_tile() const { return begin / kLatentKeys; }
   __device__ int tiles() const { return (end - 1) / kLatentKeys - first_tile() + 1; }
@@ -76,7 +81,8 @@ struct LatentCost {
 
 // Fills in the costs of the sequences and returns their sum. Called by all threads of a block; a barrier has to follow.
 // `sums` has one number per warp.
-__device__ inline int sum_latent_costs(const AttentionParams& p, int sequences, LatentCost* costs, int* sums) {
+template <class Params>
+__device__ inline int sum_latent_costs(const Params& p, int sequences, LatentCost* costs, int* sums) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int threads = static_cast<int>(blockDim.x), warps = threads / kWarp;
   int all = 0;
@@ -105,9 +111,10 @@ __device__ inline int sum_latent_costs(const AttentionParams& p, int sequences, 
 }
 
 // A block's stretch of the line, piece by piece.
+template <class Params>
 class LatentStretch {
  public:
-  __device__ LatentStretch(const AttentionParams& p, const LatentCost* costs, int sequences, int all)
+  __device__ LatentStretch(const Params& p, const LatentCost* costs, int sequences, int all)
       : p_(p),
         costs_(costs),
         sequences_(sequences),
@@ -154,7 +161,7 @@ class LatentStretch {
     sequence_ = last_of(sequence_, sequences_ - 1, [&](int s) { return costs_[s].begin <= at_; });
   }
 
-  const AttentionParams& p_;
+  const Params& p_;
   const LatentCost* costs_;
   const int sequences_, length_;
   int at_, stop_, sequence_ = 0, unit_begin_ = 0, unit_end_ = 0;
