@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/wide.h"
+#include "engine/key_parts.h"
 #include "engine/model_step.h"
 
 namespace sluice {
@@ -146,6 +147,7 @@ BatchView GraphRunner::place(const Batch& batch, Size size, const Tensor& sample
     std::fill_n(row + have * width, (all - have) * width, nobodys);
     own_slots += have_rows, own_table += have * own.width, row += all * width;
   }
+  to_own_slots(plan.kv.share, slots.host);
   view.slots = slots, view.block_table = table, view.block_table_stride = size.blocks;
 
   Indices from_sample;  // must be the last list: the others are then at the same addresses in steps without it

@@ -43,9 +43,6 @@ void check_key_parts(const EngineOptions& o, const LoadPlan& plan) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::kUnsupportedModel, fmt::format("{}: {}", asked_for(o), why));
   };
-  if (!plan.device->memory().host_accessible()) {
-    refuse(fmt::format("backend {} cannot divide keys (expected a CPU's backend)", plan.backend->name));
-  }
   if (plan.task != Task::kGenerate) {
     refuse(fmt::format("the model was loaded with --task {} (expected generate)", to_string(plan.task)));
   }

@@ -13,7 +13,7 @@ namespace sluice {
 // Throws Error(kInvalidRequest | kUnsupportedModel) if the sizes do not fit together, or if another option cannot be
 // used with them.
 void check_key_parts(const EngineOptions& options);
-// The same for what only the plan knows: the model's task, its layers and the backend.
+// The same for what only the plan knows: the model's task and its layers.
 void check_key_parts(const EngineOptions& options, const LoadPlan& plan);
 
 // The part of a rank, which is one of `ranks` that compute each layer together.

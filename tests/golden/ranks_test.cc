@@ -300,7 +300,7 @@ std::vector<std::tuple<std::string, Way, std::string>> cases() {
       if (!runs_on(name, ops::select_backend(backend))) continue;
       for (const Way& way : kWays) {
         if (way.experts && !has_experts(name)) continue;
-        if (way.keys > 1 && (backend != rank_backends()[0] || !may_divide_keys(name, way))) continue;
+        if (way.keys > 1 && !may_divide_keys(name, way)) continue;
         if (way.tensor * way.pipeline > most || (way.pipeline > 1 && has_one_stage(name))) continue;
         all.emplace_back(name, way, backend);
       }
