@@ -57,6 +57,7 @@ double seconds_per_call(int calls, const std::function<void(int)>& body) {
 }
 
 double relative_error(const Tensor& a, const Tensor& b) {
+  bench_queue().wait();
   const std::vector<float> x = to_host(a), y = to_host(b);
   double difference = 0, norm = 0;
   for (size_t i = 0; i < x.size(); ++i) {
