@@ -31,7 +31,8 @@ inline void check_text_length(size_t bytes, int context, const std::string& para
 // Decides whether max_tokens may go beyond the context, where the request leaves that to the engine's default. Searches
 // and prompts of vectors stay within it.
 inline void set_context_shift(Request& request, bool by_default) {
-  if (!request.context_shift && !request.beams && !request.prompt_vectors) request.context_shift = by_default;
+  if (request.context_shift || request.beams || request.prompt_vectors) return;
+  if (!searches_contrastively(request.sampling)) request.context_shift = by_default;
 }
 
 // Cuts a prompt as request.truncate_prompt and truncation_keeps_start say.

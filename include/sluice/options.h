@@ -29,6 +29,9 @@ struct EngineOptions {
   // A model that generates also gives vectors of texts: none (it does not), last or mean (of its last hidden states).
   std::string embedding_pooling = "none";
   bool enable_prompt_embeds = false;  // requests may give vectors in place of token ids (docs/prompt-vectors.md)
+  // Contrastive search: tokens of texts whose hidden states are kept in host memory (docs/beam-search.md). 0: it
+  // is refused.
+  int contrastive_search_tokens = 0;
   bool matryoshka = false;            // vectors may be cut to fewer dimensions, also if the checkpoint does not say so
   bool allow_bin = false;             // allow weights in torch.save files (.bin, .pt, .pth), which hold pickles
   std::string dtype = "auto";         // auto (the checkpoint's), float32, bfloat16, float16
@@ -180,6 +183,9 @@ void visit(V&& v, EngineOptions& o) {
     {"none", "last", "mean"});
   v("enable-prompt-embeds", o.enable_prompt_embeds,
     "let requests of /v1/completions give vectors in place of a prompt's token ids (prompt-vectors.md)");
+  v("contrastive-search-tokens", o.contrastive_search_tokens,
+    "tokens of texts that contrastive search (penalty_alpha) may work on at a time; host memory holds a hidden state "
+    "for each (0: it is refused; beam-search.md)");
   v("matryoshka", o.matryoshka,
     "allow 'dimensions' for an embedding model that was trained for it but does not declare it (is_matryoshka)");
   v("dtype", o.dtype, "type of weights and computation (auto: the checkpoint's)",

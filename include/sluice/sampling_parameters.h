@@ -60,6 +60,8 @@ struct SamplingParams {
   double dry_base = 1.75;           // 1 .. 10
   int dry_allowed_length = 2;       // repeated tokens without a penalty
   int dry_penalty_last_n = -1;      // how far to look back; -1: over the whole text; 0: off
+  // 0 .. 1; above 0: contrastive search among the top_k likeliest tokens (docs/beam-search.md)
+  double penalty_alpha = 0.0;
   std::vector<std::pair<TokenId, float>> logit_bias{};  // added to the logit, -100 .. 100, or -infinity: never
   // No repetition goes across these texts. The engine sets the tokens.
   SharedList<std::string> dry_sequence_breakers{"\n", ":", "\"", "*"};
@@ -359,6 +361,13 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .fallback = "-1",
      .dialects = SamplingParameter::kLlamaCpp,
      .help = "how many tokens back dry_multiplier looks for repetitions; -1: all; 0: none"},
+    {.name = "penalty_alpha",
+     .field = &SamplingParams::penalty_alpha,
+     .min = 0,
+     .max = 1,
+     .effect = SamplingParameter::Effect::kSetting,
+     .fallback = "0",
+     .help = "contrastive search: what a token costs that is like an earlier one; chosen among the top_k likeliest"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.
@@ -411,6 +420,9 @@ bool any_parameter(const SamplingParams& params, Is is) {
 inline bool any_parameter(const SamplingParams& params, SamplingParameter::Effect effect) {
   return any_parameter(params, [=](const SamplingParameter& row) { return row.effect == effect; });
 }
+// Whether the text is searched for, by what the hidden states of its tokens are like.
+inline bool searches_contrastively(const SamplingParams& params) { return params.penalty_alpha > 0; }
+inline constexpr int kMostCandidates = 64;  // of a contrastive search: its top_k is 2 at least
 // Whether a parameter looks at the text so far.
 inline bool needs_history(const SamplingParams& params) {
   return !params.bad_words.empty() || !params.logit_processors.empty() ||

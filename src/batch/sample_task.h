@@ -34,8 +34,10 @@ struct SampleTask {
   const Constraint* constraint = nullptr;
   uint64_t seed = 0;
   int choice = 0;
-  int position = 0;    // number of output tokens before this one
-  int logprobs = -1;   // alternatives to report; 0: only the token's own; -1: nothing
+  int position = 0;   // number of output tokens before this one
+  int logprobs = -1;  // alternatives to report; 0: only the token's own; -1: nothing
+  // > 0: so many of the likeliest tokens are listed in SampleResult::candidates, and nothing is sampled.
+  int candidates = 0;
   bool plain = false;  // known to have no edits(): the parameters need not be checked again
 
   // The tokens that are text. The prompt's are `prompt_length - given`.
@@ -51,11 +53,18 @@ inline bool edits(const SamplingParams& params) {
          PenaltyCounts::needed(params) || needs_history(params);
 }
 
+// A token that may come next.
+struct TokenCandidate {
+  TokenLogprob token{};      // of the raw logits
+  double probability = 0.0;  // after bias, masks and penalties
+};
+
 struct SampleResult {
   TokenId token = -1;
-  TokenLogprobs logprobs;   // when asked for; of the raw logits, before bias, penalties and temperature
-  std::string_view error;   // not empty: there is no token; the text is one of the constants below
-  SamplerState state{};     // with SampleTask::state: what follows it
+  TokenLogprobs logprobs;  // when asked for; of the raw logits, before bias, penalties and temperature
+  std::vector<TokenCandidate> candidates{};  // the likeliest ones after bias, masks and penalties, in order
+  std::string_view error;                    // not empty: there is no token; the text is one of the constants below
+  SamplerState state{};                      // with SampleTask::state: what follows it
   bool bad_logits = false;  // the error is in the logits (NaN, infinite), not in the request (every token masked)
 };
 

@@ -32,6 +32,7 @@
 #include "engine/grammar_constraint.h"
 #include "engine/health.h"
 #include "engine/hidden_pooler.h"
+#include "engine/hidden_similarity.h"
 #include "engine/load.h"
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
@@ -156,6 +157,7 @@ SchedulerOptions scheduler_options(const EngineOptions& o, const LoadedModel& lo
   s.jump_ahead = o.jump_ahead;
   s.context_shift = o.context_shift;
   s.context_keep = o.context_keep;
+  s.hidden_rows = plan.hidden_rows;
   if (drafting != nullptr) s.draft = drafting->source();
   s.max_queued_sequences = o.max_num_queued_reqs;
   s.max_queued_tokens = o.max_num_queued_tokens;
@@ -217,6 +219,10 @@ class EngineImpl final : public TextEngine {
           info_, *pooling, scheduler_.queue_limit(),
           [this](Request request, EventSink sink) { return start(std::move(request), std::move(sink), {}); },
           [this](RequestId id) { cancel_one(id); });
+    }
+    if (const int rows = loaded_.plan.hidden_rows; rows > 0) {
+      similarity_ = std::make_unique<HiddenSimilarity>(*loaded_.plan.device, rows, loaded_.plan.shape.hidden,
+                                                       waits_ ? *pool_ : *mask_threads_);
     }
     runner_.prepare();
     if (drafting_ != nullptr) drafting_->prepare();
@@ -537,6 +543,7 @@ class EngineImpl final : public TextEngine {
     if (tokens > 0 && pooler_ != nullptr) {
       pooler_->begin(runner_.context(), next, output.hidden, scheduler_.requests());
     }
+    if (tokens > 0 && similarity_ != nullptr) similarity_->begin(runner_.context(), next, output.hidden);
     if (rows_ != nullptr) move_rows();
     waits_for_rows_ = tokens == 0 && !in_flight_ && scheduler_.awaits_transfers();
     if (in_flight_) commit_in_flight();
@@ -572,6 +579,7 @@ class EngineImpl final : public TextEngine {
   void commit(ScheduledBatch step, std::vector<SampleResult> samples) {
     std::vector<StepResult> results = step_results(step, samples);
     if (pooler_ != nullptr) pooler_->finish(runner_.context(), results);
+    if (similarity_ != nullptr) similarity_->finish(runner_.context(), step, results);
     scheduler_.commit(std::move(step), results);
   }
 
@@ -699,6 +707,7 @@ class EngineImpl final : public TextEngine {
   std::unique_ptr<ThreadPool> mask_threads_;  // where the ops' threads are not the host's
   Sampler sampler_;
   std::unique_ptr<HiddenPooler> pooler_;           // null: no vectors
+  std::unique_ptr<HiddenSimilarity> similarity_;   // null: no contrastive search
   std::optional<ScheduledBatch> in_flight_;        // the batch between sampler_'s begin() and finish()
   std::unordered_map<uint64_t, Submit> fetching_;  // requests that wait for rows of another server, by fetch
   std::vector<SequenceEvent> events_;              // events being published; kept to reuse its memory

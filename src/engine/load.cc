@@ -19,6 +19,7 @@
 #include "base/registry.h"
 #include "engine/expert_balance.h"
 #include "engine/hidden_pooler.h"
+#include "engine/hidden_similarity.h"
 #include "engine/key_parts.h"
 #include "engine/load_draft.h"
 #include "engine/load_parts.h"
@@ -421,6 +422,35 @@ void plan_vectors(const EngineOptions& options, LoadPlan& plan) {
   if (bytes > 0) plan.memory.rows.push_back({"vectors", bytes, fmt::format("sums of {} texts", plan.max_num_seqs)});
 }
 
+// Hidden states of texts that contrastive search goes on with.
+void plan_hidden_rows(const EngineOptions& options, LoadPlan& plan) {
+  const int rows = options.contrastive_search_tokens;
+  if (rows == 0) return;
+  const auto refuse = [](ErrorCode code, const std::string& why) {
+    throw Error(code, fmt::format("--contrastive-search-tokens: {}", why));
+  };
+  if (rows < 0) refuse(ErrorCode::kInvalidRequest, fmt::format("{} is below 0", rows));
+  if (plan.task != Task::kGenerate) {
+    refuse(ErrorCode::kUnsupportedModel,
+           fmt::format("the model was loaded with --task {} (expected generate)", to_string(plan.task)));
+  }
+  if (plan.stage.many()) {
+    refuse(ErrorCode::kUnsupportedModel, "is not supported with --pipeline-parallel-size above 1");
+  }
+  if (plan.shape.hidden == 0) {
+    refuse(ErrorCode::kUnsupportedModel,
+           fmt::format("models of the family {} give no hidden states beside their logits", plan.shape.family));
+  }
+  plan.hidden_rows = rows;
+  const size_t bytes = HiddenSimilarity::bytes(rows, plan.shape.hidden);
+  if (plan.device->memory().host_accessible()) {
+    plan.memory.rows.push_back({"hidden states", bytes, fmt::format("{} tokens of contrastive searches", rows)});
+  } else if (const size_t free = host_memory().available(); bytes > free) {
+    refuse(ErrorCode::kOutOfMemory,
+           fmt::format("{} of host memory are wanted, but {} are available", format_bytes(bytes), format_bytes(free)));
+  }
+}
+
 // Vectors in place of the ids of prompts.
 void plan_prompt_vectors(const EngineOptions& options, LoadPlan& plan) {
   if (!options.enable_prompt_embeds) return;
@@ -504,6 +534,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   }
   plan.max_num_seqs = plan.logit_rows = options.max_num_seqs;
   plan_vectors(options, plan);
+  plan_hidden_rows(options, plan);
   plan_prompt_vectors(options, plan);
   plan_drafts(options.model, plan);
   warn_about_unpacked(plan);

@@ -38,6 +38,7 @@ struct LoadPlan {
   std::optional<HiddenPooling> embedding_pooling{};           // EngineOptions::embedding_pooling
   EmbeddingFiles embedding{};                                 // for kEmbed
   int prompt_vector_width = 0;                                // ModelInfo::prompt_vector_width
+  int hidden_rows = 0;                                        // EngineOptions::contrastive_search_tokens
   ScoreActivation score_activation = ScoreActivation::kNone;  // for kScore
   ModelShape shape;
   int64_t parameters = 0;

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -137,6 +138,29 @@ void check_beams(const Request& request) {
   if (request.context_shift.value_or(false)) excluded("context_shift");
 }
 
+// Nothing is sampled: the candidates are the likeliest tokens. There is one best text.
+void check_contrastive(const Request& request, int vocab) {
+  const SamplingParams& s = request.sampling;
+  if (!searches_contrastively(s)) return;
+  const int most = std::min(kMostCandidates, vocab);
+  if (s.top_k < 2 || s.top_k > most) {
+    refuse("top_k", s.top_k < 2 ? "integer_below_min_value" : "integer_above_max_value",
+           fmt::format("Invalid 'top_k': contrastive search ('penalty_alpha') needs 2 to {} candidates, but got {}.",
+                       most, s.top_k));
+  }
+  const auto excluded = [](std::string_view name) {
+    refuse(name, "unsupported_parameter", fmt::format("Invalid '{}': it does not work with contrastive search.", name));
+  };
+  static const SamplingParams kNeutral;
+  for (const SamplingParameter& row : kSamplingParameters) {
+    if (row.effect == SamplingParameter::Effect::kChain && row.of(s) != row.of(kNeutral)) excluded(row.name);
+  }
+  if (request.beams) excluded("num_beams");
+  if (request.n > 1) excluded("n");
+  if (request.best_of > 1) excluded("best_of");
+  if (request.context_shift.value_or(false)) excluded("context_shift");
+}
+
 }  // namespace
 
 void validate(const Request& request, int vocab) {
@@ -168,6 +192,7 @@ void validate(const Request& request, int vocab) {
     }
   }
   check_beams(request);
+  check_contrastive(request, vocab);
   if (request.context_keep) at_least("n_keep", *request.context_keep, -1);
   if (request.best_of != 0) at_least("best_of", request.best_of, request.n);
   known_syntax("tool_syntax", request.tool_syntax, tool_syntax(request.tool_syntax) != nullptr);

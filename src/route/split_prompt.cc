@@ -32,6 +32,7 @@ bool concerns_output(std::string_view name) {
                                           "early_stopping",
                                           "num_beam_groups",
                                           "diversity_penalty",
+                                          "penalty_alpha",
                                           "context_shift",
                                           "n_keep"};
   return std::ranges::find(kOutput, name) != std::end(kOutput);

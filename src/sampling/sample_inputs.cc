@@ -77,7 +77,7 @@ ops::SampleRow SampleInputs::row_of(const SampleTask& task) {
                      .choice = static_cast<uint32_t>(task.choice),
                      .position = static_cast<uint32_t>(task.position),
                      .target = task.target,
-                     .report = task.logprobs};
+                     .report = task.candidates > 0 ? std::max(task.logprobs, task.candidates) : task.logprobs};
   if (task.target >= 0) {
     CHECK(task.target < vocab_, "target {}", task.target);
     row.report = std::max(row.report, 0);
@@ -88,7 +88,7 @@ ops::SampleRow SampleInputs::row_of(const SampleTask& task) {
     row.presence = static_cast<float>(p.presence_penalty);
     row.frequency = static_cast<float>(p.frequency_penalty);
   }
-  if (p.temperature < kGreedyBelow && uses(p, "temperature")) return row;
+  if (task.candidates > 0 || (p.temperature < kGreedyBelow && uses(p, "temperature"))) return row;
   if (has_chain(p)) {
     write_steps(task, row);
     return row;
@@ -214,6 +214,20 @@ void SampleInputs::fill(std::span<const SampleTask> tasks) {
     rows[rows_written_++] = row;
   }
   if (!jobs_.empty()) write_masks();
+}
+
+void SampleInputs::edit(size_t i, std::span<float> logits) {
+  const ops::SampleRow& row = reinterpret_cast<const ops::SampleRow*>(rows_.data())[i];
+  const auto* edits = edits_.as<const ops::LogitEdit>() + row.first_edit;
+  for (int32_t k = 0; k < row.edits; ++k) {
+    float& logit = logits[static_cast<size_t>(edits[k].id)];
+    logit = ops::edited(row, edits[k], logit);
+  }
+  if (row.mask < 0) return;
+  const auto* mask = masks_.as<const uint32_t>() + static_cast<size_t>(row.mask) * mask_words_;
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if ((mask[id / 32] >> (id % 32) & 1) == 0) logits[id] = kMasked;
+  }
 }
 
 void SampleInputs::send(ops::Queue& queue, ops::SampleArgs& args) {

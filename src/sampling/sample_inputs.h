@@ -63,6 +63,9 @@ class SampleInputs {
   // device.
   void send(ops::Queue& queue, ops::SampleArgs& args);
 
+  // Edits the raw logits of task i of the launch, and excludes what its mask excludes, as the op does.
+  void edit(size_t i, std::span<float> logits);
+
   bool top_asked() const { return top_asked_; }  // whether a row of the launch needs the largest logits
 
  private:

@@ -22,8 +22,10 @@ bool Sampler::begin(ops::Ctx& c, const Tensor& logits, std::span<const SampleTas
   logits_ = logits;
   divide(tasks);
   launch(c, tasks.subspan(0, launches_[0].end));
-  // A list of the largest logits may turn out to be too long. The whole row is needed then.
-  const bool may_need_rows = inputs_.top_asked() && vocab_ > ops::kMostTop;
+  // A list of the largest logits may turn out to be too long. The whole row is needed then, and for candidates among
+  // edited logits.
+  const auto edits = [](const SampleTask& task) { return task.candidates > 0 && !task.plain; };
+  const bool may_need_rows = (inputs_.top_asked() && vocab_ > ops::kMostTop) || std::ranges::any_of(tasks, edits);
   return launches_.size() == 1 && !may_need_rows;
 }
 
@@ -85,11 +87,12 @@ void Sampler::collect(std::span<const SampleTask> tasks, std::span<SampleResult>
   for (size_t i = 0; i < tasks.size(); ++i) {
     const std::span top(top_.as<const ops::TopLogit>() + i * ops::kMostTop,
                         static_cast<size_t>(std::max(sampled[i].top, 0)));
-    results[i] = read(tasks[i], sampled[i], top);
+    results[i] = read(tasks[i], i, sampled[i], top);
   }
 }
 
-SampleResult Sampler::read(const SampleTask& task, const ops::SampledRow& sampled, std::span<const ops::TopLogit> top) {
+SampleResult Sampler::read(const SampleTask& task, size_t at, const ops::SampledRow& sampled,
+                           std::span<const ops::TopLogit> top) {
   SampleResult result;
   if (sampled.token < 0) {
     result.bad_logits = sampled.token == ops::SampledRow::kBadLogits;
@@ -98,35 +101,68 @@ SampleResult Sampler::read(const SampleTask& task, const ops::SampledRow& sample
   }
   result.token = sampled.token;
   if (task.state != nullptr) result.state = next_state(task, sampled.probability);
-  if (task.logprobs < 0 && task.target < 0) return result;
+  const int count = std::max(task.logprobs, task.candidates);
+  if (task.logprobs < 0 && task.target < 0 && count == 0) return result;
   const double log_sum = sampled.raw_max + std::log(double{sampled.raw_total});
   const auto logprob = [&](float logit) { return static_cast<float>(logit - log_sum); };
   result.logprobs.token = {.id = result.token, .logprob = logprob(sampled.token_logit), .rank = sampled.before + 1};
-  if (task.logprobs <= 0) return result;
+  if (count <= 0) return result;
   if (sampled.top < 0) {
-    list_row(task.row, task.logprobs);
+    list_row(row_on_host(task.row), count);
   } else {
     listed_.assign(top.begin(), top.end());
     std::ranges::sort(listed_, ops::before);
   }
-  const size_t listed = std::min(listed_.size(), static_cast<size_t>(task.logprobs));
+  const size_t listed = std::min(listed_.size(), static_cast<size_t>(count));
   for (size_t i = 0; i < listed; ++i) {
-    result.logprobs.top.push_back(
-        {.id = listed_[i].id, .logprob = logprob(listed_[i].logit), .rank = static_cast<int>(i) + 1});
+    const TokenLogprob token = {
+        .id = listed_[i].id, .logprob = logprob(listed_[i].logit), .rank = static_cast<int>(i) + 1};
+    if (static_cast<int>(i) < task.logprobs) result.logprobs.top.push_back(token);
+    if (task.plain && static_cast<int>(i) < task.candidates) {
+      result.candidates.push_back({.token = token, .probability = std::exp(listed_[i].logit - log_sum)});
+    }
   }
+  if (task.candidates > 0 && !task.plain) result.candidates = edited_candidates(task, at, log_sum);
   return result;
 }
 
-// Lists the first `count` tokens of a row, which the op has no room for.
-void Sampler::list_row(int row, int count) {
+// The candidates of a task whose row is edited, which is entry `at` of the launch. `log_sum`: of the raw logits.
+std::vector<TokenCandidate> Sampler::edited_candidates(const SampleTask& task, size_t at, double log_sum) {
+  const std::span<const float> raw = row_on_host(task.row);
+  edited_.assign(raw.begin(), raw.end());
+  inputs_.edit(at, edited_);
+  list_row(edited_, task.candidates);
+  double total = 0;
+  for (const float logit : edited_) total += std::exp(double{logit} - double{listed_[0].logit});
+  std::vector<TokenCandidate> candidates;
+  for (const ops::TopLogit& one : listed_) {
+    const ops::TopLogit own = {.id = one.id, .logit = raw[static_cast<size_t>(one.id)]};
+    int32_t id = 0;
+    const auto before =
+        std::ranges::count_if(raw, [&](float logit) { return ops::before({.id = id++, .logit = logit}, own); });
+    candidates.push_back({.token = {.id = one.id,
+                                    .logprob = static_cast<float>(own.logit - log_sum),
+                                    .rank = static_cast<int>(before) + 1},
+                          .probability = std::exp(double{one.logit} - double{listed_[0].logit}) / total});
+  }
+  return candidates;
+}
+
+// A row of the logits in host memory, valid until the next call.
+std::span<const float> Sampler::row_on_host(int row) {
   const size_t bytes = static_cast<size_t>(vocab_) * sizeof(float);
   if (row_.size() == 0) row_ = Buffer(bytes, queue_.device().pinned_memory());
   queue_.copy_async(row_.data(), logits_.slice_rows(row, 1).data, bytes);
   queue_.wait();
-  const auto* logits = reinterpret_cast<const float*>(row_.data());
+  return {reinterpret_cast<const float*>(row_.data()), static_cast<size_t>(vocab_)};
+}
+
+// Lists the first `count` tokens of a row, which the op has no room for.
+void Sampler::list_row(std::span<const float> logits, int count) {
   listed_.clear();
   for (int32_t id = 0; id < vocab_; ++id) {
-    if (logits[id] != -std::numeric_limits<float>::infinity()) listed_.push_back({.id = id, .logit = logits[id]});
+    const float logit = logits[static_cast<size_t>(id)];
+    if (logit != -std::numeric_limits<float>::infinity()) listed_.push_back({.id = id, .logit = logit});
   }
   const auto end = listed_.begin() + std::min<std::ptrdiff_t>(count, static_cast<std::ptrdiff_t>(listed_.size()));
   std::ranges::partial_sort(listed_, end, ops::before);

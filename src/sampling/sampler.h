@@ -33,8 +33,11 @@ class Sampler {
   void divide(std::span<const SampleTask> tasks);
   void launch(ops::Ctx& c, std::span<const SampleTask> tasks);
   void collect(std::span<const SampleTask> tasks, std::span<SampleResult> results);
-  SampleResult read(const SampleTask& task, const ops::SampledRow& sampled, std::span<const ops::TopLogit> top);
-  void list_row(int row, int count);
+  SampleResult read(const SampleTask& task, size_t at, const ops::SampledRow& sampled,
+                    std::span<const ops::TopLogit> top);
+  std::vector<TokenCandidate> edited_candidates(const SampleTask& task, size_t at, double log_sum);
+  std::span<const float> row_on_host(int row);
+  void list_row(std::span<const float> logits, int count);
 
   ops::Queue& queue_;
   const int most_rows_, vocab_;
@@ -45,6 +48,7 @@ class Sampler {
   std::vector<Launch> launches_;
   uint64_t launched_ = 0;              // event after the last launch
   std::vector<ops::TopLogit> listed_;  // the largest logits of one row, in order
+  std::vector<float> edited_;          // a row with its edits
   Buffer row_;                         // a row copied to the host, in pinned memory
 };
 

@@ -20,16 +20,20 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   RequestState& request = *sequence.request;
   SequenceMemory& memory = sequence.memory;
   const int slots = request.unforked() ? request.width() : 1;
-  const auto without_idle_beams = [&] { return park_idle_beam(builder) && admit(builder, sequence); };
-  if (static_cast<int>(running_.size()) + reserved_slots_ + slots > options_.max_num_seqs) return without_idle_beams();
+  const auto without_waiting = [&] { return park_waiting(builder) && admit(builder, sequence); };
+  if (static_cast<int>(running_.size()) + reserved_slots_ + slots > options_.max_num_seqs) return without_waiting();
 
   if (pools_.recurrent() && pools_.states.live() == options_.state_slots)
-    return without_idle_beams();  // or of sequences that ended in flight
+    return without_waiting();  // or of sequences that ended in flight
 
-  // The last token is always computed, for its logits; so are prompt rows that are to be scored, and all rows of a
-  // mean.
+  const int hidden_rows = hidden_rows_of(request);
+  if (hidden_rows > hidden_rows_.free()) return without_waiting();
+
+  // The last token is always computed, for its logits; so are prompt rows that are to be scored, tokens whose hidden
+  // states are not kept, and all rows of a mean.
   int reusable = sequence.length() - 1;
   if (request.scores_prompt()) reusable = std::min(reusable, request.scored);
+  if (request.contrastive) reusable = std::min(reusable, request.hidden.known);
   if (request.request.pooling == HiddenPooling::kMean) reusable = 0;
   const int full_blocks = options_.prefix_caching ? reusable / options_.block_size : 0;
   const std::string& salt = request.request.cache_salt;
@@ -54,7 +58,7 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
         peak_blocks(sequence.length(), options_.block_size, options_.groups[group], options_.max_num_batched_tokens),
         pools_.blocks_for(sequence.length()) - first);
   }
-  if (missing > pools_.blocks.available() - idle_hits - promised_blocks()) return without_idle_beams();
+  if (missing > pools_.blocks.available() - idle_hits - promised_blocks()) return without_waiting();
   sequence.computed = computed;
   memory.snapshot_at = known;
   if (chunk_size(builder, sequence) == 0) {
@@ -74,6 +78,7 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   start_running(sequence);
   reserved_slots_ += slots - 1;
   memory.start(pools_, hits);
+  if (hidden_rows > 0) request.hidden.rows = hidden_rows_.take(hidden_rows);
   const bool first = !request.admitted;
   if (first) {
     request.admitted = true;
@@ -109,7 +114,8 @@ std::vector<BlockHash> Scheduler::row_hashes(const Request& request) const {
 
 // The last token is always computed.
 uint64_t Scheduler::fetch(const Request& request) {
-  if (request.sampling.prompt_logprobs) return 0;  // all of the prompt is computed
+  const bool computes_all = request.sampling.prompt_logprobs || searches_contrastively(request.sampling);
+  if (computes_all) return 0;
   std::vector<BlockHash> rows = row_hashes(request);
   if (static_cast<int>(request.prompt.size()) % options_.block_size == 0 && !rows.empty()) rows.pop_back();
   std::erase_if(rows, [&](const BlockHash& row) {

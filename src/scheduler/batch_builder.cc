@@ -108,7 +108,7 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
   }
   sequence.computed = end;
   sequence.awaits_host = part.scores > 0 || part.outputs == Outputs::kFork || part.outputs == Outputs::kVector ||
-                         sequence.speculates || sequence.request->beams != nullptr;
+                         sequence.speculates || sequence.request->searches();
   sequence.last_step = number_;
   ++sequence.in_flight;
 }
@@ -132,6 +132,7 @@ void BatchBuilder::add_tasks(const Sequence& sequence, ScheduledBatch::Part& par
     out_.batch.wants_hidden |= part.outputs == Outputs::kVector || *pooling == HiddenPooling::kMean;
     return;
   }
+  out_.batch.wants_hidden |= request.contrastive != nullptr;
   if (!sequence.plain && request.scores_prompt()) {
     const int scored_end = std::min(end, request.prompt_length() - 1);
     for (int position = std::max(part.first, request.scored); position < scored_end; ++position) {
@@ -145,7 +146,7 @@ void BatchBuilder::add_tasks(const Sequence& sequence, ScheduledBatch::Part& par
   }
   if (end < sequence.length()) return;
   part.outputs = drafted > 0 ? Outputs::kVerify : Outputs::kToken;
-  if (!sequence.plain && request.unforked() && !request.beams) part.outputs = Outputs::kFork;
+  if (!sequence.plain && request.unforked() && !request.searches()) part.outputs = Outputs::kFork;
   const bool forks = part.outputs == Outputs::kFork;
   part.samples = forks ? request.request.n : drafted + 1;
   for (int i = 0, row = 0; i < part.samples; ++i) {

@@ -34,9 +34,10 @@ void Scheduler::commit_beam(Sequence& sequence, SampleResult& result) {
   if (++request.known_after == request.beams->slots()) advance_beams(request);
 }
 
-// Whether it is a beam whose next tokens are known.
-bool Scheduler::idle_beam(const Sequence& sequence) {
+// Whether it waits for the others of its search, as its next tokens are known.
+bool Scheduler::waits_in_search(const Sequence& sequence) {
   const RequestState& request = *sequence.request;
+  if (request.contrastive) return request.contrastive->known(sequence.task.choice);
   return request.beams && !request.after[static_cast<size_t>(sequence.task.choice)].top.empty();
 }
 
@@ -61,9 +62,12 @@ void Scheduler::advance_beams(RequestState& request) {
   ++running_set_;  // blocks have changed hands
 }
 
-// Makes a beam the same as another one. Neither is part of a step in flight.
+// Makes a beam, or a candidate, the same as another one. Neither is part of a step in flight.
 void Scheduler::adopt(Sequence& beam, const Sequence& parent) {
   beam.tokens = parent.tokens;
+  beam.counts = parent.counts;
+  beam.constraint = parent.constraint;
+  beam.task.constraint = beam.constraint.get();
   if (parent.state != SequenceState::kRunning) park(beam);
   if (beam.state == SequenceState::kRunning) {
     beam.memory.release(pools_);
@@ -81,13 +85,15 @@ void Scheduler::park(Sequence& beam) {
   beam.memory.release(pools_);
   beam.computed = 0;
   beam.state = SequenceState::kParked;
+  release_hidden(*beam.request);
 }
 
-// Where nothing can run, takes the memory of the last idle beam in rank. Returns whether there was one.
-bool Scheduler::park_idle_beam(const BatchBuilder& builder) {
+// Where nothing can run, takes the memory of the last sequence in rank that waits in a search. Returns whether there
+// was one.
+bool Scheduler::park_waiting(const BatchBuilder& builder) {
   if (in_flight_ > 0 || !builder.step().batch.empty()) return false;
   const auto found =
-      std::find_if(running_.rbegin(), running_.rend(), [](const Sequence* one) { return idle_beam(*one); });
+      std::find_if(running_.rbegin(), running_.rend(), [](const Sequence* one) { return waits_in_search(*one); });
   if (found == running_.rend()) return false;
   park(**found);
   ++(*found)->request->preemptions;

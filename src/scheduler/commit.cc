@@ -15,9 +15,11 @@ Finish make_finish(FinishReason reason, std::string message = {}) {
 
 // `trunk` is the choice that computed the prompt; `choice` may be null.
 Usage usage_of(const Sequence& trunk, const Sequence* choice) {
+  const auto& contrastive = trunk.request->contrastive;
+  const int candidate = contrastive && contrastive->begun() ? 1 : 0;  // not a part of the answer yet
   return {.prompt_tokens = trunk.request->prompt_length(),
           .cached_tokens = trunk.cached_tokens,
-          .completion_tokens = choice != nullptr ? choice->outputs() : 0,
+          .completion_tokens = choice != nullptr ? choice->outputs() - candidate : 0,
           .context_shifts = choice != nullptr ? choice->shifts : 0};
 }
 
@@ -64,6 +66,7 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
     }
   }
 
+  if (sequence.request->contrastive) note_hidden(part);
   if (step <= sequence.dropped_until) return note_bad_logits(result.accepted);
 
   RequestState& request = *sequence.request;
@@ -83,6 +86,7 @@ void Scheduler::commit_part(const ScheduledBatch::Part& part, const StepResult& 
       return commit_vector(sequence, result.vector);
     case Outputs::kToken:
       if (request.beams) return commit_beam(sequence, result.accepted[0]);
+      if (request.contrastive) return commit_candidate(sequence, result);
       return commit_tokens(sequence, result.accepted, 1);
     case Outputs::kVerify:
       count_draft(part.samples - 1, static_cast<int>(result.accepted.size()) - 1);
@@ -258,6 +262,10 @@ void Scheduler::finish(RequestId id, int index) {
   auto& choices = found->second->choices;
   if (index < 0 || index >= static_cast<int>(choices.size()) || !choices[index]) return;
   if (choices[index]->state == SequenceState::kEnded || found->second->unforked()) return;
+  if (found->second->contrastive) {
+    end_contrastive(*found->second);
+    return erase_ended();
+  }
   end_sequence(*choices[index]);
   erase_ended();
 }
@@ -289,6 +297,7 @@ void Scheduler::end_sequence(Sequence& sequence) {
     if (!request.admitted) queue_limit_.leave(request.request.n, request.prompt_length());
   }
   sequence.state = SequenceState::kEnded;
+  release_hidden(request);
   ended_.push_back(request.id);
   if (sequence.in_flight == 0) release(sequence);
 }

@@ -11,10 +11,41 @@
 
 namespace sluice {
 
+namespace {
+
+[[noreturn]] void refuse(const std::string& message, std::string param, std::string reason) {
+  throw Error(ErrorCode::kInvalidRequest, message, std::move(param), std::move(reason));
+}
+
+// Contrastive search keeps the hidden states of a text.
+void check_hidden_rows(const Request& request, const SchedulerOptions& options) {
+  const int candidates = request.sampling.top_k;
+  if (options.hidden_rows == 0) {
+    refuse(
+        "Invalid 'penalty_alpha': contrastive search needs --contrastive-search-tokens, and the engine was started "
+        "without it.",
+        "penalty_alpha", "unsupported_parameter");
+  }
+  if (candidates > options.max_num_seqs) {
+    refuse(fmt::format("Invalid 'top_k': contrastive search takes at most {}, the sequences of one step.",
+                       options.max_num_seqs),
+           "top_k", "integer_above_max_value");
+  }
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const int completion = request.max_tokens_is_default ? 1 : request.sampling.max_tokens.value_or(1);
+  const int64_t wanted = prompt + completion + candidates;
+  if (wanted <= options.hidden_rows) return;
+  refuse(
+      fmt::format("Contrastive search has room for {} tokens (--contrastive-search-tokens). However, you requested {} "
+                  "tokens ({} in the prompt, {} in the completion, {} candidates).",
+                  options.hidden_rows, wanted, prompt, completion, candidates),
+      prompt + candidates >= options.hidden_rows ? request.prompt_param : request.max_tokens_param,
+      "context_length_exceeded");
+}
+
+}  // namespace
+
 void check_fits(const Request& request, const SchedulerOptions& options) {
-  const auto refuse = [](const std::string& message, std::string param, std::string reason) {
-    throw Error(ErrorCode::kInvalidRequest, message, std::move(param), std::move(reason));
-  };
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   const std::optional<int>& max_tokens = request.sampling.max_tokens;
   if (prompt == 0) refuse("the prompt is empty", request.prompt_param, "invalid_value");
@@ -54,6 +85,7 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
            prompt >= options.max_model_len ? request.prompt_param : request.max_tokens_param,
            "context_length_exceeded");
   }
+  if (searches_contrastively(request.sampling)) check_hidden_rows(request, options);
 }
 
 int most_kept(const SchedulerOptions& options) { return std::max(0, options.max_model_len - 4); }

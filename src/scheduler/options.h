@@ -44,6 +44,7 @@ struct SchedulerOptions {
   AdapterSlots::Place place_adapter{};  // for adapter_slots > 0
   Eviction eviction = Eviction::kLru;   // of the prefix cache
   int session_blocks = 0;               // blocks that are pinned for sessions at most (cache/sessions.h)
+  int hidden_rows = 0;                  // for hidden states of texts, see Contrastive search; 0: none
   DraftSource draft{};                  // empty: no speculation
   bool jump_ahead = true;               // see Jumps
   bool context_shift = false;           // see Context shifts

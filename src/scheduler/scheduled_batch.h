@@ -55,6 +55,7 @@ struct StepResult {
   std::span<SampleResult> scores;    // one per scored prompt token
   std::span<SampleResult> accepted;  // tokens in order; kFork: one per choice. One with an error is the last one.
   std::vector<float> vector{};       // for kVector
+  float similarity = 0.0f;           // of a candidate of a contrastive search
 };
 
 // Divides the sampler's results, one per task, among the parts. A token of kVerify is accepted when all tokens sampled

@@ -15,6 +15,7 @@ Scheduler::Scheduler(SchedulerOptions options)
       pools_(options_),
       exports_(pools_, options_.exports_held_for),
       adapters_(options_.adapter_slots, options_.place_adapter),
+      hidden_rows_(options_.hidden_rows),
       queue_limit_(options_.max_queued_sequences, options_.max_queued_tokens),
       policy_(find_policy(options_.policy).make({.max_overtaken = options_.max_overtaken})),
       session_texts_((int64_t{options_.row_store.host_slots} + options_.row_store.file_slots) * options_.block_size) {
@@ -45,7 +46,11 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
     pools_.sessions.extend(state->request.session, options_.clock() + state->request.session_ttl);
   }
 
-  state->choices.resize(static_cast<size_t>(state->request.beams ? state->request.beams->width : state->request.n));
+  const bool contrastive = searches_contrastively(sampling);
+  const int width = state->request.beams ? state->request.beams->width
+                    : contrastive        ? sampling.top_k
+                                         : state->request.n;
+  state->choices.resize(static_cast<size_t>(width));
   auto trunk = std::make_unique<Sequence>();
   trunk->request = state.get();
   trunk->id = id;
@@ -92,6 +97,7 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
     exports_.begin(transfer->id, row_hashes(state->request));
   }
   if (state->request.beams) begin_beams(*state, *trunk);
+  if (contrastive) begin_contrastive(*state, *trunk);
   enqueue(*trunk);
   state->choices[0] = std::move(trunk);
   const bool added = requests_.emplace(id, std::move(state)).second;
@@ -328,11 +334,12 @@ bool Scheduler::preempt_behind(const BatchBuilder& builder, const Sequence& sequ
     victim.memory.release(pools_);
     victim.computed = 0;
     victim.unseen = false;
-    if (idle_beam(victim)) {
+    if (waits_in_search(victim)) {
       victim.state = SequenceState::kParked;
     } else {
       enqueue(victim);
     }
+    release_hidden(*victim.request);
     ++victim.request->preemptions;
     ++preemptions_;
     return true;

@@ -72,6 +72,12 @@
 // is a sequence that shares blocks with the others. A beam whose next tokens are known waits for the other beams. Where
 // these lack memory and nothing else can run, it gives up its own, and computes its text again when the search goes on.
 //
+// Contrastive search. A request may have the next token chosen among candidates (contrastive_search.h). These are
+// sequences, like beams. The engine keeps the hidden states of the text, and says how like them those of the candidates
+// are. The scheduler gives it rows of memory for them (cache/hidden_rows.h), as many as the text may have tokens. A
+// request without a running sequence gives its rows back. What is not in rows is computed again, whatever the prefix
+// cache has of it.
+//
 // Rows outside of the device. With SchedulerOptions::row_store, rows of the prefix cache are also saved to host memory
 // and to a file (cache/row_store.h). A waiting sequence is admitted with the rows that it finds there. It runs when
 // they are loaded; until then it counts as running, and others go on. Blocks that are being saved are held as long.
@@ -101,6 +107,7 @@
 #include "batch/sample_task.h"
 #include "batch/token_list.h"
 #include "cache/block_pool.h"
+#include "cache/hidden_rows.h"
 #include "cache/state_pool.h"
 #include "scheduler/batch_builder.h"
 #include "scheduler/draft_stats.h"
@@ -292,9 +299,20 @@ class Scheduler {
   void advance_beams(RequestState& request);
   void adopt(Sequence& beam, const Sequence& parent);
   void park(Sequence& beam);
-  static bool idle_beam(const Sequence& sequence);
-  bool park_idle_beam(const BatchBuilder& builder);
+  static bool waits_in_search(const Sequence& sequence);
+  bool park_waiting(const BatchBuilder& builder);
   void finish_beams(RequestState& request);
+
+  // Contrastive search (contrastive.cc).
+  void begin_contrastive(RequestState& request, Sequence& trunk) const;
+  static int hidden_rows_of(const RequestState& request);
+  void note_hidden(const ScheduledBatch::Part& part);
+  void release_hidden(RequestState& request);
+  void commit_candidate(Sequence& sequence, const StepResult& result);
+  bool choose_candidate(RequestState& request, int slot);
+  void advance_contrastive(RequestState& request, int chosen);
+  void fail_contrastive(RequestState& request, std::string_view error);
+  void end_contrastive(RequestState& request);
 
   // Ending.
   void end_sequence(Sequence& sequence);
@@ -306,6 +324,7 @@ class Scheduler {
   MemoryPools pools_;
   RowExports exports_;
   AdapterSlots adapters_;
+  HiddenRows hidden_rows_;
   QueueLimit queue_limit_;
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<Sequence*> running_;  // by rank; a list, as every step goes through it

@@ -13,8 +13,10 @@
 #include "batch/constraint.h"
 #include "batch/penalty_counts.h"
 #include "batch/sample_task.h"
+#include "cache/hidden_rows.h"
 #include "scheduler/adapter_slots.h"
 #include "scheduler/beam_search.h"
+#include "scheduler/contrastive_search.h"
 #include "scheduler/memory.h"
 #include "sluice/engine.h"
 #include "sluice/request.h"
@@ -30,7 +32,8 @@ struct Rank {
   auto operator<=>(const Rank&) const = default;
 };
 
-// A parked one is a beam without memory. Its next tokens are known, and it waits for those of the other beams.
+// A parked one is a beam or a candidate without memory. Its next tokens are known, and it waits for those of the
+// others.
 enum class SequenceState : uint8_t { kWaiting, kRunning, kParked, kEnded };
 
 struct Adapter;
@@ -102,7 +105,12 @@ struct RequestState {
   std::vector<TokenLogprobs> after;  // by slot: the likeliest tokens after the beam, if they are known
   int known_after = 0;               // of them
 
+  // With a contrastive search: choices[i] computes the candidate in slot i.
+  std::unique_ptr<ContrastiveSearch> contrastive;
+  HiddenText hidden;  // while a sequence runs
+
   int prompt_length() const { return static_cast<int>(request.prompt.size()); }
+  bool searches() const { return beams || contrastive; }
   BlockExtras extras() const {
     return {.digests = request.prompt_vectors != nullptr ? request.prompt_vectors->digests() : std::string_view(),
             .adapter = adapter.key,

@@ -122,6 +122,7 @@ const Feature kFeatures[] = {
        give_vectors(r, table_rows(r.prompt));
        r.sampling.prompt_logprobs.reset();  // vectors have none
      }},
+    {"contrastive", kAlone, [](Request& r) { r.sampling.penalty_alpha = 0.6, r.sampling.top_k = 4; }},
 };
 
 constexpr int kShortContext = 96;
@@ -137,6 +138,7 @@ Engine& engine_for(unsigned place) {
   o.deterministic = true;
   o.max_model_len = 256;
   o.enable_prompt_embeds = true;
+  o.contrastive_search_tokens = 512;
   o.kv_cache_memory_bytes = int64_t{16} << 20;
   o.lora_modules = {"pirate=" + demo_model() + "-lora-pirate"};
   o.enable_prefix_caching = (place & (kReuse | kKept)) != 0;
@@ -287,11 +289,13 @@ std::vector<Choice> run_in(unsigned place, const Request& request) {
   if ((place & kPreempt) != 0) {
     EXPECT_GT(metric(engine, "vllm:num_preemptions"), before);
   }
-  if ((place & (kReuse | kKept)) != 0 && !request.sampling.prompt_logprobs) {
+  // Where all of the prompt is computed, nothing of it is reused.
+  const bool reuses = !request.sampling.prompt_logprobs && !searches_contrastively(request.sampling);
+  if ((place & (kReuse | kKept)) != 0 && reuses) {
     EXPECT_GT(answer[0].usage.cached_tokens, 0);
   }
   // A session keeps its rows on the device, so that they need not be loaded.
-  if ((place & kKept) != 0 && !request.sampling.prompt_logprobs && request.session.empty()) {
+  if ((place & kKept) != 0 && reuses && request.session.empty()) {
     EXPECT_GT(metric(engine, "sluice:kv_rows_loaded"), loaded);
   }
   return answer;
@@ -304,6 +308,13 @@ bool refused_with_beams(const Request& request) {
                        !s.logit_bias.empty() || s.xtc_probability > 0 || s.mirostat > 0 ||
                        request.context_shift.value_or(false);
   return request.beams && changes;
+}
+
+// A contrastive search takes the likeliest tokens as candidates, and has one best text.
+bool refused_with_contrastive_search(const Request& request) {
+  const SamplingParams& s = request.sampling;
+  const bool refused = request.n > 1 || request.beams || s.xtc_probability > 0 || s.mirostat > 0;
+  return searches_contrastively(s) && (refused || request.context_shift.value_or(false));
 }
 
 // Vectors cannot be shortened.
@@ -329,6 +340,9 @@ void expect_together(const Feature& a, const Feature& b) {
   a.apply(request);
   b.apply(request);
   if (refused_with_beams(request)) return expect_refused(engine_for(place), request, "beam search");
+  if (refused_with_contrastive_search(request)) {
+    return expect_refused(engine_for(place), request, "contrastive search");
+  }
   if (refused_with_vectors(request)) return expect_refused(engine_for(place), request, "vectors");
   const std::vector<Choice> actual = run_in(place, request);
   expect_valid(request, engine_for(place), actual, (place & kCancel) != 0);

@@ -46,6 +46,7 @@ TEST(SamplingParameters, RangesAreChecked) {
     SCOPED_TRACE(row.name);
     const auto with = [&](double value) {
       SamplingParams sampling;
+      sampling.top_k = 4;  // penalty_alpha needs candidates
       row.set(sampling, value);
       return refused(sampling);
     };
@@ -58,6 +59,41 @@ TEST(SamplingParameters, RangesAreChecked) {
     EXPECT_EQ(with(NAN), row.name);
     EXPECT_EQ(with(-INFINITY), row.name);
   }
+}
+
+std::string refused(const Request& request) {
+  try {
+    validate(request, kVocab);
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("contrastive search"), std::string::npos) << e.what();
+    return e.param;
+  }
+  return {};
+}
+
+TEST(ContrastiveSearch, RefusesWhatDoesNotWorkWithIt) {
+  const auto with = [](auto&& change) {
+    Request request;
+    request.prompt = {1};
+    request.sampling.penalty_alpha = 0.6;
+    request.sampling.top_k = 4;
+    change(request);
+    return refused(request);
+  };
+  EXPECT_EQ(with([](Request&) {}), "");
+  for (const int top_k : {-1, 0, 1, kMostCandidates + 1}) {
+    EXPECT_EQ(with([=](Request& r) { r.sampling.top_k = top_k; }), "top_k") << top_k;
+  }
+  EXPECT_EQ(with([](Request& r) { r.n = 2; }), "n");
+  EXPECT_EQ(with([](Request& r) { r.best_of = 2; }), "best_of");
+  EXPECT_EQ(with([](Request& r) { r.beams = {.width = 2}; }), "num_beams");
+  EXPECT_EQ(with([](Request& r) { r.context_shift = true; }), "context_shift");
+  EXPECT_EQ(with([](Request& r) { r.sampling.mirostat = 2; }), "mirostat");
+  EXPECT_EQ(with([](Request& r) { r.sampling.typical_p = 0.5; }), "typical_p");
+  // Penalties and what excludes tokens change which ones are the likeliest.
+  EXPECT_EQ(with([](Request& r) { r.sampling.repetition_penalty = 1.2, r.sampling.no_repeat_ngram_size = 2; }), "");
+  EXPECT_EQ(with([](Request& r) { r.sampling.min_tokens = 2, r.sampling.temperature = 0.5, r.sampling.top_p = 0.9; }),
+            "");
 }
 
 }  // namespace

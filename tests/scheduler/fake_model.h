@@ -122,6 +122,13 @@ class FakeModel {
       rows.insert(task.row);
       const uint64_t state = states[step.batch.sample_rows[task.row]];
       results[i].token = task.target >= 0 ? task.target : sample_token(state, task, vocab_);
+      if (task.candidates > 0) {
+        std::vector<TokenLogprob> ranked = ranked_tokens(state, vocab_);
+        ranked.resize(std::min(ranked.size(), static_cast<size_t>(task.candidates)));
+        for (const TokenLogprob& one : ranked) {
+          results[i].candidates.push_back({.token = one, .probability = std::exp(double{one.logprob})});
+        }
+      }
       if (task.logprobs >= 0) {
         results[i].logprobs.token = {results[i].token, score_of(state, results[i].token), 1};
         results[i].logprobs.top = ranked_tokens(state, vocab_);

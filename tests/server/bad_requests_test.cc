@@ -305,6 +305,9 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
       {R"("diversity_penalty":0.5)", "diversity_penalty", "invalid_value"},
       {R"("num_beams":4,"num_beam_groups":0)", "num_beam_groups", "integer_below_min_value"},
       {R"("num_beams":4,"num_beam_groups":2,"diversity_penalty":-1)", "diversity_penalty", "decimal_below_min_value"},
+      {R"("penalty_alpha":-0.1,"top_k":4)", "penalty_alpha", "decimal_below_min_value"},
+      {R"("penalty_alpha":1.1,"top_k":4)", "penalty_alpha", "decimal_above_max_value"},
+      {R"("penalty_alpha":"0.6","top_k":4)", "penalty_alpha", "invalid_type"},
       {R"("n_keep":-2)", "n_keep", "integer_below_min_value"},
       {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens", "invalid_value"},
       {R"("truncate_prompt_tokens":-2)", "truncate_prompt_tokens", "integer_below_min_value"},
@@ -331,11 +334,11 @@ TEST_F(BadRequests, FieldsOfBothRoutes) {
 // What other servers constrain or sample by is never ignored.
 TEST_F(BadRequests, FieldsOfOtherServersAreRefusedByName) {
   const std::vector<std::pair<std::string, std::string>> fields = {
-      {"logprob_token_ids", "[1]"}, {"stop_regex", R"("a+")"},       {"mirostat_mode", "2"},
-      {"penalty_alpha", "0.6"},     {"dynamic_temperature", "true"}, {"min_keep", "3"},
-      {"lora_request", "{}"},       {"lora_path", R"("a")"},         {"logits_processors", R"(["a"])"},
-      {"max_new_tokens", "5"},      {"repeat_penalty", "1.1"},       {"options", R"({"a":1})"},
-      {"format", R"("json")"},      {"sampling_seed", "5"},          {"tfs_z", "0.5"}};
+      {"logprob_token_ids", "[1]"},  {"stop_regex", R"("a+")"},       {"mirostat_mode", "2"},
+      {"timings_per_token", "true"}, {"dynamic_temperature", "true"}, {"min_keep", "3"},
+      {"lora_request", "{}"},        {"lora_path", R"("a")"},         {"logits_processors", R"(["a"])"},
+      {"max_new_tokens", "5"},       {"repeat_penalty", "1.1"},       {"options", R"({"a":1})"},
+      {"format", R"("json")"},       {"sampling_seed", "5"},          {"tfs_z", "0.5"}};
   start();
   TestClient client(port);
   for (const auto& [name, value] : fields) {

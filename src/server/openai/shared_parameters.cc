@@ -417,7 +417,6 @@ constexpr auto kOthers = std::to_array<Parameter>({
     refused("typical", "[1]"),
     refused("nsigma", "[-1, 0]", "Use 'top_n_sigma'"),
     refused("mirostat_mode", "[0]"),
-    refused("penalty_alpha", "[0]", "Contrastive search is not supported; diverse texts come from 'num_beam_groups'"),
     refused("dynamic_temperature", "[false]"),
     refused("min_keep", "[0, 1]"),
     refused("sampling_seed", {}, "Use 'seed'"),
