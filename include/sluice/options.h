@@ -29,8 +29,8 @@ struct EngineOptions {
   // A model that generates also gives vectors of texts: none (it does not), last or mean (of its last hidden states).
   std::string embedding_pooling = "none";
   bool enable_prompt_embeds = false;  // requests may give vectors in place of token ids (docs/prompt-vectors.md)
-  // Contrastive search: tokens of texts whose hidden states are kept in host memory (docs/beam-search.md). 0: it
-  // is refused.
+  // Contrastive search: tokens of texts whose hidden states are kept in host memory (docs/beam-search.md). 0: it is
+  // refused.
   int contrastive_search_tokens = 0;
   bool matryoshka = false;            // vectors may be cut to fewer dimensions, also if the checkpoint does not say so
   bool allow_bin = false;             // allow weights in torch.save files (.bin, .pt, .pth), which hold pickles
@@ -364,6 +364,7 @@ void visit_ranges(V&& v, const EngineOptions& o) {
   v("kv-host-memory-bytes", o.kv_host_memory_bytes, 0, kBytes);
   v("kv-disk-bytes", o.kv_disk_bytes, 0, kBytes);
   v("context-keep", o.context_keep, -1, kInt);
+  v("contrastive-search-tokens", o.contrastive_search_tokens, 0, kInt);
   v("session-ttl", o.session_ttl, 1, 7 * 24 * 3600);
   v("kv-transfer-timeout-ms", o.kv_transfer_timeout_ms, 1, 86'400'000);
   v("max-loras", o.max_loras, 1, 4096);

@@ -367,7 +367,9 @@ inline constexpr auto kSamplingParameters = std::to_array<SamplingParameter>({
      .max = 1,
      .effect = SamplingParameter::Effect::kSetting,
      .fallback = "0",
-     .help = "contrastive search: what a token costs that is like an earlier one; chosen among the top_k likeliest"},
+     .help =
+         "weight of the likeness to earlier tokens in a contrastive search, which chooses among the top_k likeliest "
+         "tokens (0: none; docs/beam-search.md)"},
 });
 
 // A parameter that is a list of texts. src/engine/sampling_texts.cc makes tokens of those that stand for tokens.

@@ -82,6 +82,7 @@ class SamplingParams:
     dry_base: float
     dry_allowed_length: int
     dry_penalty_last_n: int
+    penalty_alpha: float
     best_of: int | None
     seed: int | None
     stop: str | list[str] | None
@@ -136,6 +137,7 @@ class SamplingParams:
         dry_base: float = 1.75,
         dry_allowed_length: int = 2,
         dry_penalty_last_n: int = -1,
+        penalty_alpha: float = 0.0,
         best_of: int | None = None,
         seed: int | None = None,
         stop: str | list[str] | None = None,

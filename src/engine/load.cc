@@ -429,7 +429,6 @@ void plan_hidden_rows(const EngineOptions& options, LoadPlan& plan) {
   const auto refuse = [](ErrorCode code, const std::string& why) {
     throw Error(code, fmt::format("--contrastive-search-tokens: {}", why));
   };
-  if (rows < 0) refuse(ErrorCode::kInvalidRequest, fmt::format("{} is below 0", rows));
   if (plan.task != Task::kGenerate) {
     refuse(ErrorCode::kUnsupportedModel,
            fmt::format("the model was loaded with --task {} (expected generate)", to_string(plan.task)));

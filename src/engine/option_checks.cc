@@ -39,6 +39,9 @@ void check_options(const EngineOptions& o) {
   if (o.context_keep < -1) {
     throw Error(ErrorCode::kInvalidRequest, "--context-keep is out of range (expected -1, 0 or more tokens)");
   }
+  if (o.contrastive_search_tokens < 0) {
+    throw Error(ErrorCode::kInvalidRequest, "--contrastive-search-tokens is out of range (expected 0 or more tokens)");
+  }
   if (o.session_ttl < 1 || o.session_ttl > kMostSessionSeconds) {
     throw Error(ErrorCode::kInvalidRequest,
                 fmt::format("--session-ttl is out of range (expected 1 to {} seconds)", kMostSessionSeconds));

@@ -132,18 +132,18 @@ std::vector<TokenCandidate> Sampler::edited_candidates(const SampleTask& task, s
   edited_.assign(raw.begin(), raw.end());
   inputs_.edit(at, edited_);
   list_row(edited_, task.candidates);
+  const float largest = listed_[0].logit;
   double total = 0;
-  for (const float logit : edited_) total += std::exp(double{logit} - double{listed_[0].logit});
+  for (const float logit : edited_) total += ops::sample_weight(logit - largest);
   std::vector<TokenCandidate> candidates;
   for (const ops::TopLogit& one : listed_) {
-    const ops::TopLogit own = {.id = one.id, .logit = raw[static_cast<size_t>(one.id)]};
-    int32_t id = 0;
-    const auto before =
-        std::ranges::count_if(raw, [&](float logit) { return ops::before({.id = id++, .logit = logit}, own); });
+    const float logit = raw[static_cast<size_t>(one.id)];
+    const auto above = std::ranges::count_if(raw, [=](float other) { return other > logit; });
+    const auto equal = std::ranges::count(raw.first(static_cast<size_t>(one.id)), logit);  // with lower ids
     candidates.push_back({.token = {.id = one.id,
-                                    .logprob = static_cast<float>(own.logit - log_sum),
-                                    .rank = static_cast<int>(before) + 1},
-                          .probability = std::exp(double{one.logit} - double{listed_[0].logit}) / total});
+                                    .logprob = static_cast<float>(logit - log_sum),
+                                    .rank = static_cast<int>(above + equal) + 1},
+                          .probability = ops::sample_weight(one.logit - largest) / total});
   }
   return candidates;
 }
@@ -160,13 +160,20 @@ std::span<const float> Sampler::row_on_host(int row) {
 // Lists the first `count` tokens of a row, which the op has no room for.
 void Sampler::list_row(std::span<const float> logits, int count) {
   listed_.clear();
-  for (int32_t id = 0; id < vocab_; ++id) {
-    const float logit = logits[static_cast<size_t>(id)];
-    if (logit != -std::numeric_limits<float>::infinity()) listed_.push_back({.id = id, .logit = logit});
+  const auto most = static_cast<size_t>(count);
+  for (int32_t id = 0; id < vocab_; ++id) {  // the first ones are a heap with the last of them on top
+    const ops::TopLogit one = {.id = id, .logit = logits[static_cast<size_t>(id)]};
+    if (one.logit == -std::numeric_limits<float>::infinity()) continue;
+    if (listed_.size() < most) {
+      listed_.push_back(one);
+      std::ranges::push_heap(listed_, ops::before);
+    } else if (one.logit > listed_[0].logit) {
+      std::ranges::pop_heap(listed_, ops::before);
+      listed_.back() = one;
+      std::ranges::push_heap(listed_, ops::before);
+    }
   }
-  const auto end = listed_.begin() + std::min<std::ptrdiff_t>(count, static_cast<std::ptrdiff_t>(listed_.size()));
-  std::ranges::partial_sort(listed_, end, ops::before);
-  listed_.erase(end, listed_.end());
+  std::ranges::sort_heap(listed_, ops::before);
 }
 
 }  // namespace sluice

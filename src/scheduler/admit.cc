@@ -27,7 +27,10 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
     return without_waiting();  // or of sequences that ended in flight
 
   const int hidden_rows = hidden_rows_of(request);
-  if (hidden_rows > hidden_rows_.free()) return without_waiting();
+  if (hidden_rows > hidden_rows_.free()) {
+    for (const auto& [id, other] : requests_) release_hidden(*other);
+    if (hidden_rows > hidden_rows_.free()) return without_waiting();
+  }
 
   // The last token is always computed, for its logits; so are prompt rows that are to be scored, tokens whose hidden
   // states are not kept, and all rows of a mean.

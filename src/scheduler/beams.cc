@@ -85,7 +85,6 @@ void Scheduler::park(Sequence& beam) {
   beam.memory.release(pools_);
   beam.computed = 0;
   beam.state = SequenceState::kParked;
-  release_hidden(*beam.request);
 }
 
 // Where nothing can run, takes the memory of the last sequence in rank that waits in a search. Returns whether there

@@ -339,7 +339,6 @@ bool Scheduler::preempt_behind(const BatchBuilder& builder, const Sequence& sequ
     } else {
       enqueue(victim);
     }
-    release_hidden(*victim.request);
     ++victim.request->preemptions;
     ++preemptions_;
     return true;

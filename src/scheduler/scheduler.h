@@ -75,8 +75,8 @@
 // Contrastive search. A request may have the next token chosen among candidates (contrastive_search.h). These are
 // sequences, like beams. The engine keeps the hidden states of the text, and says how like them those of the candidates
 // are. The scheduler gives it rows of memory for them (cache/hidden_rows.h), as many as the text may have tokens. A
-// request without a running sequence gives its rows back. What is not in rows is computed again, whatever the prefix
-// cache has of it.
+// request without a running sequence gives its rows to others that lack them. What is not in rows is computed again,
+// whatever the prefix cache has of it.
 //
 // Rows outside of the device. With SchedulerOptions::row_store, rows of the prefix cache are also saved to host memory
 // and to a file (cache/row_store.h). A waiting sequence is admitted with the rows that it finds there. It runs when

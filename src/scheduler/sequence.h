@@ -107,7 +107,7 @@ struct RequestState {
 
   // With a contrastive search: choices[i] computes the candidate in slot i.
   std::unique_ptr<ContrastiveSearch> contrastive;
-  HiddenText hidden;  // while a sequence runs
+  HiddenText hidden;
 
   int prompt_length() const { return static_cast<int>(request.prompt.size()); }
   bool searches() const { return beams || contrastive; }

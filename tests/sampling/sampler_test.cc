@@ -176,6 +176,47 @@ TEST(Sampler, AgreesWithTheReference) {
   EXPECT_LT(unclear, 2500);
 }
 
+// Of edited logits, with their probabilities; and with the log-probabilities of the raw ones.
+TEST(Sampler, ListsCandidates) {
+  std::mt19937_64 random(3);
+  int compared = 0, edited = 0;
+  for (int round = 0; round < 4000; ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    const int vocab = 1 + static_cast<int>(random() % (round % 50 == 0 ? 5000 : 700));
+    const std::vector<float> logits = random_logits(random, vocab);
+    Case c;
+    make_case(random, vocab, c);
+    c.task.plain = !edits(c.params);
+    c.task.candidates = 1 + static_cast<int>(random() % 64);
+    const SampleResult result = sample_one(logits, c.params, c.task);
+    const std::vector<double> processed = reference::process(logits, c.task, c.history);
+    const std::vector<TokenId> order = reference::sorted(processed);
+    const double largest = processed[static_cast<size_t>(order[0])];
+    if (largest == -INFINITY) {
+      EXPECT_EQ(result.error, kAllMasked);
+      continue;
+    }
+    if (c.task.logprobs >= 0) {
+      EXPECT_EQ(result.logprobs.top.size(), reference::logprobs(logits, order[0], c.task.logprobs).top.size());
+    }
+    if (!c.task.plain && !clear_order(processed)) continue;
+    double sum = 0;
+    for (const double x : processed) sum += std::exp(x - largest);
+    const auto open = static_cast<size_t>(std::ranges::count_if(processed, [](double x) { return x > -INFINITY; }));
+    ASSERT_EQ(result.candidates.size(), std::min(open, static_cast<size_t>(c.task.candidates)));
+    for (size_t i = 0; i < result.candidates.size(); ++i) {
+      const TokenCandidate& one = result.candidates[i];
+      EXPECT_NEAR(one.probability, std::exp(processed[static_cast<size_t>(order[i])] - largest) / sum, 1e-5);
+      expect_same(one.token, reference::logprobs(logits, order[i], 0).token);
+    }
+    ++compared;
+    edited += c.task.plain ? 0 : 1;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(compared, 3000);
+  EXPECT_GT(edited, 1000);
+}
+
 TEST(Sampler, LargeVocabulary) {
   std::mt19937_64 random(2);
   const std::vector<float> logits = random_logits(random, 151936);

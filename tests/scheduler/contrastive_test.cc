@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <random>
 
 #include "scheduler/fake_model.h"
 #include "scheduler/requests.h"
@@ -171,6 +172,73 @@ TEST(ContrastiveSearch, DoesNotDependOnMemoryOrChunks) {
   std::vector<Request> ranked = several();
   for (size_t i = 0; i < ranked.size(); ++i) ranked[i].priority = static_cast<int>(ranked.size() - i);
   EXPECT_EQ(run({.blocks = 12, .max_num_seqs = 6, .hidden_rows = 40, .policy = "priority"}, ranked), alone);
+}
+
+// Requests come, are cancelled and stopped at random, where memory is short in one way or another.
+TEST(ContrastiveSearch, TextsAreTheSameInDisorder) {
+  int whole = 0;
+  uint64_t preemptions = 0;
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](int end) { return static_cast<int>(random() % static_cast<unsigned>(end)); };
+    SchedulerOptions o;
+    o.max_model_len = 48, o.block_size = 4;
+    o.blocks = 12 + below(30);
+    o.max_num_seqs = 6 + below(12);
+    o.max_num_batched_tokens = 6 + below(60);
+    o.max_logit_rows = 6 + below(12);
+    o.hidden_rows = 40 + below(100);
+    o.state_slots = below(3) == 0 ? o.max_num_seqs + below(8) : 0;
+    o.policy = below(2) == 0 ? "fcfs" : "priority";
+    o.eos_token_ids = {kEnd};
+    Scheduler scheduler(o);
+    FakeModel model(o.blocks, o.block_size, kVocab, o.state_slots);
+    FakeStates hidden(o.hidden_rows);
+    std::map<RequestId, Request> requests;
+    std::map<RequestId, std::vector<TokenId>> outputs;
+    RequestId next = 0;
+    for (int steps = 0; next < 12 || !scheduler.idle(); ++steps) {
+      ASSERT_LT(steps, 5000) << "no end";
+      while (next < 12 && below(4) == 0) {
+        Request request = below(4) == 0 ? numbered_request(1 + below(20), 1 + below(20), below(1000))
+                                        : contrastive_request(1 + below(20), 2 + below(5), below(11) / 10.0 + 0.01, 12);
+        request.sampling.penalty_alpha = std::min(1.0, request.sampling.penalty_alpha);
+        request.priority = below(3);
+        ASSERT_TRUE(scheduler.queue_limit().try_enter(1, static_cast<int64_t>(request.prompt.size())));
+        requests[next] = request;
+        scheduler.add(next++, request);
+      }
+      if (below(40) == 0 && next > 0) scheduler.cancel(static_cast<RequestId>(below(static_cast<int>(next))));
+      if (below(40) == 0 && next > 0) scheduler.finish(static_cast<RequestId>(below(static_cast<int>(next))), 0);
+      ScheduledBatch step = scheduler.next();
+      if (!step.batch.empty()) {
+        const std::vector<uint64_t> states = model.forward(step, scheduler.block_pool(), {});
+        std::vector<SampleResult> samples = model.sample(step, states);
+        std::vector<StepResult> results = step_results(step, samples);
+        hidden.take(step, states, results);
+        if (below(60) == 0) scheduler.cancel(static_cast<RequestId>(below(static_cast<int>(next))));
+        scheduler.commit(std::move(step), results);
+      }
+      for (SequenceEvent& event : scheduler.drain()) {
+        auto& output = outputs[event.request];
+        output.insert(output.end(), event.tokens.begin(), event.tokens.end());
+        if (!event.finish) continue;
+        ASSERT_NE(event.finish->reason, FinishReason::kError) << event.finish->message;
+        if (event.finish->reason != FinishReason::kAbort) ++whole;
+      }
+    }
+    for (const auto& [id, output] : outputs) {
+      if (requests[id].sampling.penalty_alpha == 0) continue;
+      const std::vector<TokenId> want = plain_search(requests[id]);
+      ASSERT_LE(output.size(), want.size());
+      ASSERT_TRUE(std::equal(output.begin(), output.end(), want.begin())) << id;
+    }
+    ASSERT_EQ(scheduler.block_pool().stats().used, 0);
+    preemptions += scheduler.stats().preemptions;
+  }
+  EXPECT_GT(whole, 900);
+  EXPECT_GT(preemptions, 100u);
 }
 
 // The prompt is computed again although the prefix cache has it, as its hidden states are gone.
