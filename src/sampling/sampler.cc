@@ -134,7 +134,7 @@ std::vector<TokenCandidate> Sampler::edited_candidates(const SampleTask& task, s
   list_row(edited_, task.candidates);
   const float largest = listed_[0].logit;
   double total = 0;
-  for (const float logit : edited_) total += ops::sample_weight(logit - largest);
+  for (const float logit : edited_) total += std::exp(logit - largest);
   std::vector<TokenCandidate> candidates;
   for (const ops::TopLogit& one : listed_) {
     const float logit = raw[static_cast<size_t>(one.id)];
@@ -143,7 +143,7 @@ std::vector<TokenCandidate> Sampler::edited_candidates(const SampleTask& task, s
     candidates.push_back({.token = {.id = one.id,
                                     .logprob = static_cast<float>(logit - log_sum),
                                     .rank = static_cast<int>(above + equal) + 1},
-                          .probability = ops::sample_weight(one.logit - largest) / total});
+                          .probability = std::exp(one.logit - largest) / total});
   }
   return candidates;
 }
