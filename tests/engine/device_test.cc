@@ -147,6 +147,7 @@ EngineOptions options(bool device) {
   o.max_num_seqs = 32;
   o.max_num_batched_tokens = 256;
   o.enable_prompt_embeds = true;
+  o.contrastive_search_tokens = 1000;
   return o;
 }
 
@@ -177,6 +178,7 @@ std::vector<Request> requests(const Engine& engine, bool plain) {
     if (!plain && i % 6 == 5) r.sampling.min_tokens = 3;
     if (!plain && i % 4 == 2) r.grammar = {.kind = "json_schema_compact", .text = kSchema};
     if (!plain && i % 4 == 3) r.grammar = {.kind = "regex", .text = "(Finn baked bread|day [0-9]+){1,20}\\."};
+    if (!plain && r.n == 1 && i % 8 % 7 == 0) r.sampling.penalty_alpha = 0.6, r.sampling.top_k = 4;
     if (i % 3 == 2 && !r.sampling.prompt_logprobs) give_vectors(r, table_rows(r.prompt));
     all.push_back(std::move(r));
   }

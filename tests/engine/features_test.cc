@@ -569,6 +569,21 @@ TEST(ContextShift, IsRefusedWhereItCannotBe) {
   refused(kShift, "beam search", [](Request& r) { r.context_shift = true, r.beams = {.width = 2}; });
 }
 
+TEST(ContrastiveSearch, IsRefusedAtLoadWhereItCannotBe) {
+  const auto refused = [](auto&& change, const char* why) {
+    EngineOptions o;
+    o.model = demo_model();
+    o.contrastive_search_tokens = 100;
+    change(o);
+    EXPECT_THAT([&] { Engine::load(o); },
+                ::testing::ThrowsMessage<Error>(
+                    ::testing::AllOf(::testing::HasSubstr("--contrastive-search-tokens"), ::testing::HasSubstr(why))));
+  };
+  refused([](EngineOptions& o) { o.contrastive_search_tokens = -1; }, "out of range");
+  refused([](EngineOptions& o) { o.task = "embed"; }, "expected generate");
+  refused([](EngineOptions& o) { o.pipeline_parallel_size = 2; }, "--pipeline-parallel-size");
+}
+
 TEST(Drafts, AreRefusedWhereTheyCannotBe) {
   EngineOptions o;
   o.model = demo_model();

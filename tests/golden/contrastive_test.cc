@@ -74,6 +74,21 @@ TEST_P(Contrastive, TextsAreThoseOfTransformers) {
   }
 }
 
+// A model that projects its last hidden states gives none beside its logits.
+TEST(ContrastiveSearch, NeedsHiddenStatesBesideTheLogits) {
+  const ArchGolden golden("opt-2");
+  EngineOptions o;
+  o.model = golden.checkpoint();
+  o.tokenizer = kMinnow;
+  o.contrastive_search_tokens = 100;
+  try {
+    Engine::load(o);
+    ADD_FAILURE() << "loaded";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("give no hidden states"), std::string::npos) << e.what();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Contrastive, ::testing::Values("minnow-6m", "llama", "mistral", "mamba2"),
                          [](const auto& info) {
                            std::string name = info.param;
