@@ -8,6 +8,7 @@
 #include "base/registry.h"
 #include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/collectives/sums_begun.h"
+#include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul/panel_layout.h"
@@ -169,8 +170,20 @@ void begin_sum_op(ops::Queue& queue, Communicator& ranks, const Tensor& x) {
   begun->begin(launch(queue), x);
 }
 
+// Whether no pair reads a row that a pair writes.
+bool rows_apart(const Indices& pairs) {
+  std::vector<int32_t> written;
+  for (size_t i = 1; i < pairs.size(); i += 2) written.push_back(pairs[i]);
+  std::ranges::sort(written);
+  for (size_t i = 0; i < pairs.size(); i += 2) {
+    if (std::ranges::binary_search(written, pairs[i])) return false;
+  }
+  return true;
+}
+
 void copy_rows_op(ops::Queue& queue, Tensor to, Tensor from, Indices pairs) {
-  finish(queue, [&](const Launch& l) { copy_rows(l, to, from, on_device(queue, pairs), pairs.size() / 2); });
+  const auto copy = to.data == from.data && rows_apart(pairs) ? copy_rows_apart : copy_rows;
+  finish(queue, [&](const Launch& l) { copy(l, to, from, on_device(queue, pairs), pairs.size() / 2); });
 }
 
 // The decode kernel has the norms of heads and the rotation as ops of their own.
