@@ -28,11 +28,28 @@ inline void check_text_length(size_t bytes, int context, const std::string& para
               param, "context_length_exceeded");
 }
 
-// Decides whether max_tokens may go beyond the context, where the request leaves that to the engine's default. Searches
-// and prompts of vectors stay within it.
+// Decides whether max_tokens may go beyond the context, where the request leaves that to the engine's default.
+// Searches, prompts of vectors and prompts with modules stay within it.
 inline void set_context_shift(Request& request, bool by_default) {
-  if (request.context_shift || request.beams || request.prompt_vectors) return;
+  if (request.context_shift || request.beams || request.prompt_vectors || !request.modules.empty()) return;
   if (!searches_contrastively(request.sampling)) request.context_shift = by_default;
+}
+
+// The position of the first token behind all modules of a prompt: that of its own text.
+inline int64_t modules_end(const Request& request) {
+  int64_t end = 0, next = 0;
+  for (const PromptModule& module : request.modules) {
+    next = (module.position < 0 ? next : module.position) + int64_t{module.tokens};
+    end = std::max(end, next);
+  }
+  return end;
+}
+
+// The positions that a prompt takes: its tokens, and those that its modules leave out.
+inline int64_t prompt_positions(const Request& request) {
+  auto positions = static_cast<int64_t>(request.prompt.size()) + modules_end(request);
+  for (const PromptModule& module : request.modules) positions -= module.tokens;
+  return positions;
 }
 
 // Cuts a prompt as request.truncate_prompt and truncation_keeps_start say.
@@ -53,8 +70,8 @@ inline void truncate_prompt(Request& request, int context) {
 // OpenAI's: `what` is "messages" or "prompt".
 inline void fit_context(Request& request, int context, const std::string& what) {
   truncate_prompt(request, context);
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  if (prompt == 0) {
+  const int64_t prompt = prompt_positions(request);
+  if (prompt == modules_end(request)) {
     throw Error(ErrorCode::kInvalidRequest, "Invalid '" + request.prompt_param + "': it has no tokens.",
                 request.prompt_param, "invalid_value");
   }

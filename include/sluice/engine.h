@@ -85,7 +85,7 @@ struct ChatPrompt {
 
 // A turn of a conversation. The engine renders and tokenizes the prompt.
 struct ChatRequest {
-  Request request{};  // without a prompt
+  Request request{};  // its prompt has the tokens of its modules, if it has any
   ChatPrompt chat{};
   bool add_special_tokens = false;  // templates write the special tokens themselves
 };

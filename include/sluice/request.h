@@ -57,6 +57,13 @@ enum class ThoughtStart {
   kClosed,  // the prompt has closed one: there is to be none
 };
 
+// A part of a prompt whose keys and values are computed apart: its tokens see only each other (docs/prompt-modules.md).
+struct PromptModule {
+  int tokens = 0;     // of the prompt, behind those of the modules before it
+  int position = -1;  // of the first one; -1: behind the module before it
+};
+inline constexpr int kMostPromptModules = 128;
+
 inline constexpr int kMostSessionSeconds = 7 * 24 * 3600;
 
 // How the last hidden states of a text, after the final norm, become its vector.
@@ -71,6 +78,9 @@ struct Request {
   // Vectors in place of the prompt's ids, which are then as many zeros; null: none. For an engine that was loaded with
   // enable_prompt_embeds. They count as tokens. Samplers that look at the text see the answer only.
   std::shared_ptr<const PromptVectors> prompt_vectors{};
+  // What the prompt begins with. Modules may come in any order and leave positions out, but not share them. The rest of
+  // the prompt, at least one token, is behind the last position of all modules and sees all of them.
+  std::vector<PromptModule> modules{};
   std::string prompt_param = "prompt";          // name of the request's field in errors about the prompt
   std::string max_tokens_param = "max_tokens";  // the same for sampling.max_tokens
   // Most tokens of the prompt, of which the others are cut off (sluice/context.h). -1: as many as fit beside the

@@ -94,6 +94,7 @@ std::vector<Batch> split(const Batch& batch, int parts, bool whole_sequences) {
     begin = end;
   }
   all.front().copies = batch.copies;
+  all.front().token_copies = batch.token_copies;
   all.front().state_copies = batch.state_copies;
   return all;
 }

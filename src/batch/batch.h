@@ -23,6 +23,13 @@ struct BlockCopy {
   int32_t to = 0;
 };
 
+// Tokens whose keys and values are copied within the cache, in pool slots (block * block_size + offset). No token is
+// source and target.
+struct TokenCopy {
+  int32_t from = 0;
+  int32_t to = 0;
+};
+
 struct StateCopy {
   int32_t from = 0;
   int32_t to = 0;
@@ -54,6 +61,7 @@ struct Batch {
   std::vector<int32_t> adapters;         // [tokens]
   std::vector<int32_t> sample_adapters;  // [sample_rows]
   std::vector<BlockCopy> copies;         // copy-on-write, in pool block numbers; done before the step
+  std::vector<TokenCopy> token_copies;   // done before the step, after `copies`; for caches of one group only
   // For models with recurrent layers. A sequence whose first token is at position 0 starts from a zero state,
   // whatever its slot holds.
   std::vector<int32_t> state_slots;     // [sequences] slot of the state that is read and written

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-static_assert(sizeof(Batch) == 16 * sizeof(std::vector<int32_t>) + sizeof(size_t),
+static_assert(sizeof(Batch) == 17 * sizeof(std::vector<int32_t>) + sizeof(size_t),
               "each_list must visit every list but `given`");
 
 // Calls visit(list) for every list of a batch.
@@ -20,7 +20,7 @@ void each_list(B& batch, F&& visit) {
   visit(batch.tokens), visit(batch.from_sample), visit(batch.positions), visit(batch.types), visit(batch.slots);
   visit(batch.query_start), visit(batch.kv_len), visit(batch.prompt_len), visit(batch.block_table);
   visit(batch.sample_rows), visit(batch.adapters), visit(batch.sample_adapters), visit(batch.copies);
-  visit(batch.state_slots), visit(batch.state_copies);
+  visit(batch.token_copies), visit(batch.state_slots), visit(batch.state_copies);
 }
 
 }  // namespace

@@ -36,6 +36,7 @@
 #include "engine/load.h"
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
+#include "engine/prompt_modules.h"
 #include "engine/prompt_vectors.h"
 #include "engine/rank_rows.h"
 #include "engine/ranks.h"
@@ -188,6 +189,7 @@ class EngineImpl final : public TextEngine {
         scheduler_options_(scheduler_options(
             options, loaded_, rows_.get(), drafting_.get(),
             [this](const Adapter& adapter, int slot, float scale) { runner_.place_adapter(adapter, slot, scale); })),
+        no_modules_(why_no_modules(loaded_.plan, loaded_.draft != nullptr)),
         scheduler_(scheduler_options_),
         waits_(loaded_.plan.device->memory().host_accessible()),
         mask_threads_(waits_ ? nullptr : std::make_unique<ThreadPool>(mask_threads(*pool_), /*pin=*/false)),
@@ -241,6 +243,7 @@ class EngineImpl final : public TextEngine {
   RequestId submit(Request request, EventSink sink) override {
     set_context_shift(request, scheduler_options_.context_shift);
     validate(request, info_.vocab_size);
+    settle_modules(request, no_modules_);
     check_prompt_vectors(request, info_);
     resolve_texts(request.sampling, *tokenizer_);
     check_fits(request, scheduler_options_);
@@ -267,6 +270,7 @@ class EngineImpl final : public TextEngine {
       request.prompt_vectors = vector_memory_.hold(std::move(request.prompt_vectors));
     }
     RequestAdapter adapter = adapters_.of(request);
+    check_module_adapter(request, adapter);
     if (!scheduler_.queue_limit().try_enter(request.n, static_cast<int64_t>(request.prompt.size()))) {
       throw Error(ErrorCode::kOverloaded, "The server is overloaded. Please try again later.");
     }
@@ -608,6 +612,8 @@ class EngineImpl final : public TextEngine {
                    .preemptions = s.preemptions,
                    .forced_tokens = s.forced_tokens,
                    .context_shifts = s.context_shifts,
+                   .modules_found = s.modules_found,
+                   .modules_computed = s.modules_computed,
                    .prefetches = scheduler_.prefetch_stats(),
                    .sessions = scheduler_.session_stats(),
                    .pinned_blocks = blocks.pinned,
@@ -701,6 +707,7 @@ class EngineImpl final : public TextEngine {
   std::unique_ptr<RankRows> rows_;      // null: rows of the prefix cache are kept nowhere else
   std::unique_ptr<Drafting> drafting_;  // null: no drafts
   SchedulerOptions scheduler_options_;
+  const std::string no_modules_;  // why prompts may have no modules; empty: they may
   Scheduler scheduler_;
   bool waits_for_rows_ = false;               // nothing can run before rows are moved
   const bool waits_;                          // ops run on host memory and are done when they return

@@ -160,6 +160,10 @@ std::vector<MetricFamily> EngineMetrics::families(const QueueLimit& limit, int c
          static_cast<double>(gauges_.forced_tokens));
   number(Type::kCounter, "sluice:context_shifts", "Answers that went on without their oldest tokens, by each time.",
          static_cast<double>(gauges_.context_shifts));
+  by_reason(Type::kCounter, "sluice:prompt_modules",
+            "Modules of prompts, by where they came from: the prefix cache, or computed for the request.",
+            {{"cached", static_cast<double>(gauges_.modules_found)},
+             {"computed", static_cast<double>(gauges_.modules_computed)}});
   number(Type::kGauge, "sluice:sessions", "Sessions whose cached tokens wait for the next turn.",
          gauges_.sessions.sessions);
   number(Type::kGauge, "sluice:session_blocks", "KV cache blocks that these sessions keep.", gauges_.pinned_blocks);

@@ -43,6 +43,7 @@ struct EngineGauges {
   uint64_t preemptions = 0;
   uint64_t forced_tokens = 0;
   uint64_t context_shifts = 0;
+  uint64_t modules_found = 0, modules_computed = 0;  // see SchedulerStats
   PrefetchStats prefetches{};
   SessionStats sessions{};
   int pinned_blocks = 0;                // of sessions

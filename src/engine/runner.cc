@@ -118,14 +118,16 @@ std::optional<ExpertBalance> Runner::expert_balance() const {
 void Runner::make_copies(Batch& batch) {
   Batch copies;
   copies.copies = std::exchange(batch.copies, {});
+  copies.token_copies = std::exchange(batch.token_copies, {});
   copies.state_copies = std::exchange(batch.state_copies, {});
-  if (copies.copies.empty() && copies.state_copies.empty()) return;
+  if (copies.copies.empty() && copies.token_copies.empty() && copies.state_copies.empty()) return;
   if (loaded_.plan.communicator != nullptr) tell(Message::kCopies, to_message(copies));
   copy(copies);
 }
 
 void Runner::copy(const Batch& batch) {
   loaded_.kv->copy_blocks(context_, pairs_of(batch.copies));
+  loaded_.kv->copy_tokens(context_, pairs_of(batch.token_copies));
   loaded_.states->copy_slots(context_, pairs_of(batch.state_copies));
 }
 

@@ -162,7 +162,8 @@ Request TextEngine::chat_request(ChatRequest chat) const {
   const std::string text = render_chat(chat.chat);
   const size_t accepted = request.truncate_prompt ? kBytesTruncated : kBytesAlways;
   check_text_length(text.size(), info_.max_model_len, request.prompt_param, accepted);
-  request.prompt = tokenize(text, chat.add_special_tokens);
+  const std::vector<TokenId> own = tokenize(text, chat.add_special_tokens);
+  request.prompt.insert(request.prompt.end(), own.begin(), own.end());  // behind its modules
   set_context_shift(request, info_.context_shift);
   fit_context(request, info_.max_model_len, "messages");
   if (!chat.chat.tools.empty() && !info_.tool_syntax.empty()) {

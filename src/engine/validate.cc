@@ -158,6 +158,7 @@ void check_contrastive(const Request& request, int vocab) {
   if (request.beams) excluded("num_beams");
   if (request.n > 1) excluded("n");
   if (request.best_of > 1) excluded("best_of");
+  if (!request.modules.empty()) excluded("prompt_modules");
   if (request.context_shift.value_or(false)) excluded("context_shift");
 }
 

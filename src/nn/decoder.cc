@@ -139,6 +139,7 @@ class DecoderLm final : public Model {
     for (const RopeSpec& rope : spec_.ropes) ropes_.emplace_back(rope, positions, context);
     load_layers(body);
     plan_selection(positions);
+    shape_.no_modules = why_no_modules();
     if (spec_.hidden_input) {
       hidden_input_.emplace(body / spec_.hidden_input->path, *spec_.hidden_input, spec_.norm, spec_.hidden);
       shape_.kept_hidden = static_cast<int>(shape_.kv.size());
@@ -333,6 +334,21 @@ class DecoderLm final : public Model {
       if (stored_layer(i) == stored) return i;
     }
     return -1;
+  }
+
+  // See ModelShape::no_modules.
+  std::string why_no_modules() const {
+    if (!shape_.state.empty()) return "it has recurrent layers";
+    if (spec_.auxiliary_stream || spec_.hidden_input) return "its layers read more than the tokens before them";
+    if (std::ranges::any_of(spec_.ropes, depends_on_length)) return "its rotation depends on the prompt's length";
+    for (const KvShape& kv : shape_.kv) {
+      if (kv.window > 0) return "it has layers with a sliding window";
+    }
+    for (const auto& layer : layers_) {
+      const char* why = layer->mixer != nullptr ? layer->mixer->needs_places() : nullptr;
+      if (why != nullptr) return why;
+    }
+    return {};
   }
 
   void plan_caches(int i) {

@@ -36,6 +36,9 @@ struct ModelShape {
   // Prompts of different classes cache different keys for equal tokens (nn/attention/rope.h), so they must not share
   // blocks.
   std::function<int(int prompt_len)> rope_class;
+  // Why prompts may have no modules (Request::modules): the keys of a token must lie at the place of its position.
+  // Empty: they need not.
+  std::string no_modules = "it is no decoder";
 };
 
 // What a step gives: fp32 in the arena, valid until the arena's next reset. Both are empty if a later stage of the

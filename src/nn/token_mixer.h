@@ -75,6 +75,9 @@ class TokenMixer {
   virtual DType input_type(const ops::Ctx&, int64_t) const { return &kFloat32; }  // type of x; see ops::input_type
   virtual int64_t floats_per_token() const = 0;                                   // arena floats
   virtual std::optional<KvShape> kv_shape() const { return std::nullopt; }
+  // Why the keys of a token must lie at the place of its position in the block table. Null: they may lie anywhere, as
+  // positions enter only through TokenMixerStep::rope.
+  virtual const char* needs_places() const { return "one of its layers is no plain attention"; }
   virtual int64_t state_values() const { return 0; }  // fp32, per sequence
   virtual Selection selection() const { return {}; }
 };

@@ -38,15 +38,13 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   if (request.scores_prompt()) reusable = std::min(reusable, request.scored);
   if (request.contrastive) reusable = std::min(reusable, request.hidden.known);
   if (request.request.pooling == HiddenPooling::kMean) reusable = 0;
-  const int full_blocks = options_.prefix_caching ? reusable / options_.block_size : 0;
-  const std::string& salt = request.request.cache_salt;
+  const bool has_modules = memory.layout != nullptr;
   const BlockExtras extras = request.extras();
-  memory.extend_hashes(pools_.blocks, salt, sequence.tokens, full_blocks, extras);
-  const auto hashes = std::span(memory.hashes).first(full_blocks);
-  std::vector<BlockId> hits =  // primary blocks of cached rows
-      pools_.blocks.find(salt, hashes, sequence.tokens, extras.keys(hashes.size(), options_.block_size));
-  const auto known = static_cast<int>(hits.size()) * options_.block_size;
-  hits.resize(pools_.usable_rows(hits, hashes), kNoBlock);  // what is kNoBlock is loaded
+  const FoundRows found = has_modules
+                              ? memory.find_with_modules(pools_, sequence.tokens, reusable, extras)
+                              : memory.find(pools_, request.request.cache_salt, sequence.tokens, reusable, extras);
+  if (has_modules && options_.prefix_caching && others_compute(*memory.layout, found)) return false;
+  const std::vector<BlockId>& hits = found.rows;
   const int computed = static_cast<int>(hits.size()) * options_.block_size;
   int missing = 0, idle_hits = 0;
   for (int group = 0; group < pools_.groups(); ++group) {
@@ -61,9 +59,11 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
         peak_blocks(sequence.length(), options_.block_size, options_.groups[group], options_.max_num_batched_tokens),
         pools_.blocks_for(sequence.length()) - first);
   }
+  missing += found.missing_tails;
+  for (const BlockId tail : found.tails) idle_hits += tail != kNoBlock && pools_.blocks.holders(tail) == 0;
   if (missing > pools_.blocks.available() - idle_hits - promised_blocks()) return without_waiting();
-  sequence.computed = computed;
-  memory.snapshot_at = known;
+  sequence.computed = has_modules ? std::max(computed, memory.layout->tokens) : computed;
+  memory.snapshot_at = found.known * options_.block_size;
   if (chunk_size(builder, sequence) == 0) {
     sequence.computed = 0;
     return false;
@@ -80,13 +80,21 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
   sequence.state = SequenceState::kRunning;
   start_running(sequence);
   reserved_slots_ += slots - 1;
-  memory.start(pools_, hits);
+  if (has_modules) {
+    memory.start_modules(pools_, found);
+    sequence.computed = memory.first_uncomputed(options_.block_size);
+  } else {
+    memory.start(pools_, hits);
+  }
   if (hidden_rows > 0) request.hidden.rows = hidden_rows_.take(hidden_rows);
   const bool first = !request.admitted;
   if (first) {
     request.admitted = true;
     sequence.admitted_at = options_.clock();
-    sequence.cached_tokens = sequence.computed;
+    sequence.cached_tokens = found.tokens;
+    for (size_t i = 0; i < found.blocks.size(); ++i) {
+      ++(found.blocks[i] == memory.layout->parts[i].blocks() ? modules_found_ : modules_computed_);
+    }
     queue_limit_.leave(request.request.n, request.prompt_length());
     if (options_.prefix_caching) pools_.blocks.count_query(request.prompt_length(), sequence.cached_tokens);
   }
@@ -98,6 +106,28 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
     for (size_t row = hits.size(); row-- > 0;) pools_.store.touch(memory.hashes[row]);
   }
   return schedule(builder, sequence);
+}
+
+// Whether another sequence computes a module that is not found. It will be in the prefix cache soon.
+bool Scheduler::others_compute(const ModuleLayout& wanted, const FoundRows& found) const {
+  const auto computes = [](const Sequence& other, const BlockHash& hash) {
+    const SequenceMemory& memory = other.memory;
+    for (size_t i = 0; i < memory.modules.size(); ++i) {
+      const ModuleLayout::Part& part = memory.layout->parts[i];
+      const bool done = memory.modules[i].computed == part.tokens;
+      const bool committed = memory.modules[i].cached == part.blocks() || other.in_flight == 0;
+      if (part.hashes.back() == hash && !(done && committed)) return true;
+    }
+    return false;
+  };
+  for (size_t i = 0; i < wanted.parts.size(); ++i) {
+    const ModuleLayout::Part& part = wanted.parts[i];
+    if (found.blocks[i] == part.blocks()) continue;
+    for (const Sequence* other : running_) {
+      if (computes(*other, part.hashes.back())) return true;
+    }
+  }
+  return false;
 }
 
 // Until the load ends, the sequence is like one whose step is in flight.
@@ -140,7 +170,8 @@ void Scheduler::finish_transfer(uint64_t transfer, std::span<const int> failed) 
   finish_loads();
 }
 
-// A sequence whose load failed begins at its first token.
+// A sequence whose load failed begins at its first token. One with modules waits again, as it must hold blocks for all
+// of them when it begins.
 void Scheduler::finish_loads() {
   for (const RowStore::Load& load : pools_.store.take_loads()) {
     if (auto prefetch = prefetches_.extract(load.number)) {
@@ -154,6 +185,9 @@ void Scheduler::finish_loads() {
     sequence->blocks_stable_until = 0;
     if (sequence->state == SequenceState::kEnded) {
       release(*sequence);
+    } else if (load.failed && sequence->memory.layout != nullptr) {
+      if (first) sequence->cached_tokens = 0;
+      preempt(*sequence);
     } else if (load.failed) {
       sequence->memory.release(pools_);
       sequence->memory.start(pools_, {});

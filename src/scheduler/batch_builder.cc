@@ -43,7 +43,11 @@ void BatchBuilder::write_places() {
   constexpr int kRoom = 16;
   Batch& batch = out_.batch;
   int longest = 0;
-  for (const auto& part : out_.parts) longest = std::max(longest, part.sequence->memory.rows());
+  for (const auto& part : out_.parts) {
+    const SequenceMemory& memory = part.sequence->memory;
+    const bool own = part.module < 0;
+    longest = std::max(longest, own ? memory.rows() : memory.layout->parts[static_cast<size_t>(part.module)].blocks());
+  }
   batch.block_table_stride =
       std::min((longest + kRoom - 1) / kRoom * kRoom, pools_.blocks_for(pools_.options.max_model_len));
   batch.slots.resize(batch.tokens.size() * pools_.options.groups.size());
@@ -56,6 +60,7 @@ void BatchBuilder::write_places() {
 void BatchBuilder::write_places(size_t index) {
   Batch& batch = out_.batch;
   const ScheduledBatch::Part& part = out_.parts[index];
+  if (part.module >= 0) return write_module_places(index);
   const int size = pools_.options.block_size;
   const auto stride = static_cast<size_t>(batch.block_table_stride);
   for (size_t group = 0; group < pools_.options.groups.size(); ++group) {
@@ -71,6 +76,30 @@ void BatchBuilder::write_places(size_t index) {
     for (const BlockId block : blocks) *table++ = block == kNoBlock ? kNoBlock : block * scale;
     std::fill_n(table, stride - blocks.size(), kNoBlock);
   }
+}
+
+// The same for a part of a module: it sees the blocks of this module alone. There is one group.
+void BatchBuilder::write_module_places(size_t index) {
+  Batch& batch = out_.batch;
+  const ScheduledBatch::Part& part = out_.parts[index];
+  const SequenceMemory& memory = part.sequence->memory;
+  const auto module = static_cast<size_t>(part.module);
+  const ModuleLayout::Part& of = memory.layout->parts[module];
+  const auto size = static_cast<size_t>(pools_.options.block_size),
+             stride = static_cast<size_t>(batch.block_table_stride);
+  const auto rows =
+      std::span(memory.groups[0].blocks).subspan(static_cast<size_t>(of.row), static_cast<size_t>(of.rows));
+  std::vector<BlockId> blocks(rows.begin(), rows.end());
+  if (of.tail > 0) blocks.push_back(memory.modules[module].tail);
+  int32_t* slots = batch.slots.data() + batch.query_start[index];
+  for (int i = 0; i < part.tokens; ++i) {
+    const auto place = static_cast<size_t>(part.first - of.first + i);
+    const BlockId block = blocks[place / size];
+    CHECK(!pools_.blocks.in_prefix_cache(block), "a block of the prefix cache would be written");
+    slots[i] = static_cast<int32_t>(static_cast<size_t>(block) * size + place % size);
+  }
+  int32_t* table = std::ranges::copy(blocks, batch.block_table.data() + index * stride).out;
+  std::fill_n(table, stride - blocks.size(), kNoBlock);
 }
 
 void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> draft) {
@@ -90,13 +119,10 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
     const bool on_device = position >= known && drafted == 0;
     if (on_device) batch.from_sample.resize(batch.tokens.size(), -1), batch.from_sample.push_back(from_sample);
     batch.tokens.push_back(position < known ? sequence.tokens[position] : on_device ? 0 : draft[position - known]);
-    batch.positions.push_back(position);
+    batch.positions.push_back(position + sequence.shift);
   }
   if (!batch.from_sample.empty()) batch.from_sample.resize(batch.tokens.size(), -1);
-  if (const int from = std::max(first, sequence.request->adapter.from); sequence.adapter_slot >= 0 && from < end) {
-    batch.adapters.resize(batch.tokens.size() - static_cast<size_t>(end - from), -1);
-    batch.adapters.resize(batch.tokens.size(), sequence.adapter_slot);
-  }
+  add_adapter(sequence, first, end);
   batch.query_start.push_back(batch.size());
   batch.kv_len.push_back(end);
   batch.prompt_len.push_back(sequence.request->prompt_length());
@@ -109,6 +135,40 @@ void BatchBuilder::add(Sequence& sequence, int tokens, std::span<const TokenId> 
   sequence.computed = end;
   sequence.awaits_host = part.scores > 0 || part.outputs == Outputs::kFork || part.outputs == Outputs::kVector ||
                          sequence.speculates || sequence.request->searches();
+  sequence.last_step = number_;
+  ++sequence.in_flight;
+}
+
+// The adapter of tokens [first, end), which were added last.
+void BatchBuilder::add_adapter(const Sequence& sequence, int first, int end) {
+  const int from = std::max(first, sequence.request->adapter.from);
+  if (sequence.adapter_slot < 0 || from >= end) return;
+  out_.batch.adapters.resize(out_.batch.tokens.size() - static_cast<size_t>(end - from), -1);
+  out_.batch.adapters.resize(out_.batch.tokens.size(), sequence.adapter_slot);
+}
+
+void BatchBuilder::add_module(Sequence& sequence, int module, int tokens) {
+  Batch& batch = out_.batch;
+  const ModuleLayout::Part& of = sequence.memory.layout->parts[static_cast<size_t>(module)];
+  int& computed = sequence.memory.modules[static_cast<size_t>(module)].computed;
+  ScheduledBatch::Part& part = out_.parts.emplace_back();
+  part.sequence = &sequence;
+  part.first = of.first + computed;
+  part.tokens = tokens;
+  part.first_task = static_cast<int>(out_.tasks.size());
+  part.module = module;
+  for (int i = 0; i < tokens; ++i) {
+    batch.tokens.push_back(sequence.tokens[static_cast<size_t>(part.first + i)]);
+    batch.positions.push_back(of.position + computed + i);
+  }
+  if (!batch.from_sample.empty()) batch.from_sample.resize(batch.tokens.size(), -1);
+  add_adapter(sequence, part.first, part.first + tokens);
+  computed += tokens;
+  batch.query_start.push_back(batch.size());
+  batch.kv_len.push_back(computed);
+  batch.prompt_len.push_back(sequence.request->prompt_length());
+  tokens_left_ -= tokens;
+  sequence.computed = sequence.memory.first_uncomputed(pools_.options.block_size);
   sequence.last_step = number_;
   ++sequence.in_flight;
 }
@@ -176,6 +236,7 @@ void BatchBuilder::move_on(std::span<Sequence* const> sequences) {
   const size_t count = sequences.size();
   batch.from_sample.assign(count, -1);
   batch.copies.clear();
+  batch.token_copies.clear();
   bool unknown = false, fit = true;
   for (size_t i = 0; i < count; ++i) {
     Sequence& sequence = *sequences[i];
@@ -187,7 +248,7 @@ void BatchBuilder::move_on(std::span<Sequence* const> sequences) {
     } else {
       batch.tokens[i] = sequence.tokens[position];
     }
-    batch.positions[i] = position;
+    batch.positions[i] = position + sequence.shift;
     batch.kv_len[i] = position + 1;
     out_.parts[i].first = position;
     out_.tasks[i].position += moved;

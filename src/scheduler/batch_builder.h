@@ -25,12 +25,17 @@ class BatchBuilder {
   // is source and target.
   std::span<const BlockId> copied() const { return copied_; }
   void copy_block(BlockId from, BlockId to);
+  void copy_token(int from, int to) { out_.batch.token_copies.push_back({.from = from, .to = to}); }  // pool slots
+  void release_later(BlockId block) { copied_.push_back(block); }  // a source of copy_token()
 
   // Forgets the recycled step, to build one part by part.
   void clear();
   // Adds the next `tokens` tokens of a sequence, which has the blocks for them. The last ones are `draft`, if it has
   // any. Moves the sequence on.
   void add(Sequence& sequence, int tokens, std::span<const TokenId> draft);
+
+  // Adds the next `tokens` tokens of a module. Moves the module and the sequence on.
+  void add_module(Sequence& sequence, int module, int tokens);
 
   // Turns the recycled step, one token of each of `sequences` in order, into the next one. Costs the host one cache
   // line per sequence besides the lists; blocks and tables only of those whose blocks changed since that step.
@@ -40,11 +45,13 @@ class BatchBuilder {
   ScheduledBatch take();
 
  private:
+  void add_adapter(const Sequence& sequence, int first, int end);
   void add_given(const Sequence& sequence, int first, int end);
   void add_tasks(const Sequence& sequence, ScheduledBatch::Part& part, int drafted);
   int add_logit_row(const ScheduledBatch::Part& part, int position);
   void write_places();
   void write_places(size_t part);
+  void write_module_places(size_t part);
 
   const MemoryPools& pools_;
   ScheduledBatch out_;

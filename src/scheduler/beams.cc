@@ -75,6 +75,7 @@ void Scheduler::adopt(Sequence& beam, const Sequence& parent) {
     beam.computed = parent.computed;
   } else {
     beam.memory = {};
+    beam.memory.layout = parent.memory.layout;
     beam.memory.hashes = parent.memory.hashes;
   }
 }

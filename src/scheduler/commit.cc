@@ -242,9 +242,19 @@ std::unique_ptr<Finish> Scheduler::finish_of(const Sequence& sequence) const {
 void Scheduler::commit_blocks(Sequence& sequence) {
   const int whole = std::min(sequence.computed, sequence.known()) - (sequence.unseen ? 1 : 0);
   if (whole < sequence.blocks_stable_until) return;
-  const auto tokens = std::span(sequence.tokens).first(whole);
+  SequenceMemory& memory = sequence.memory;
   const RequestState& request = *sequence.request;
-  if (sequence.memory.commit_to_cache(pools_, request.request.cache_salt, tokens, request.extras())) {
+  auto tokens = std::span<const TokenId>(sequence.tokens).first(whole);
+  bool looked = false;
+  std::vector<TokenId> own;
+  if (memory.layout != nullptr) {
+    looked = memory.commit_modules(pools_);
+    if (memory.next_module() < 0) own = memory.layout->own_rows(tokens);
+    tokens = own;
+  }
+  const std::string& salt = memory.layout != nullptr ? memory.layout->own_salt : request.request.cache_salt;
+  looked |= memory.commit_to_cache(pools_, salt, tokens, request.extras());
+  if (looked) {
     sequence.blocks_stable_until = 0;  // the memory may have other blocks now
   }
 }

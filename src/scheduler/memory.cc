@@ -80,6 +80,19 @@ int MemoryPools::only_saved() const {
   return count;
 }
 
+FoundRows SequenceMemory::find(const MemoryPools& pools, const std::string& salt, std::span<const TokenId> tokens,
+                               int reusable, const BlockExtras& extras) {
+  const int size = pools.options.block_size, full = pools.options.prefix_caching ? reusable / size : 0;
+  extend_hashes(pools.blocks, salt, tokens, full, extras);
+  const auto own = std::span(hashes).first(static_cast<size_t>(full));
+  FoundRows found;
+  found.rows = pools.blocks.find(salt, own, tokens, extras.keys(own.size(), size));
+  found.known = static_cast<int>(found.rows.size());
+  found.rows.resize(static_cast<size_t>(pools.usable_rows(found.rows, own)), kNoBlock);
+  found.tokens = static_cast<int>(found.rows.size()) * size;
+  return found;
+}
+
 void SequenceMemory::start(MemoryPools& pools, std::span<const BlockId> primaries) {
   const int rows = static_cast<int>(primaries.size());
   in_prefix_cache = rows;
@@ -109,10 +122,15 @@ void SequenceMemory::start(MemoryPools& pools, std::span<const BlockId> primarie
 uint64_t SequenceMemory::load(MemoryPools& pools) {
   std::vector<BlockHash> wanted;
   std::vector<BlockId*> missing;  // [wanted, groups]; null: found
+  if (layout != nullptr) add_missing_tails(wanted, missing);
   for (int row = 0; row < rows(); ++row) {
     const auto lacks = [row](const SequenceBlocks& own) { return row >= own.slid_out && own.blocks[row] == kNoBlock; };
     if (std::ranges::none_of(groups, lacks)) continue;
-    if (wanted.empty()) in_prefix_cache = row;
+    if (row < module_rows()) {
+      forget_cached(row);
+    } else {
+      in_prefix_cache = std::min(in_prefix_cache, row);
+    }
     wanted.push_back(hashes[row]);
     for (SequenceBlocks& own : groups) missing.push_back(lacks(own) ? &own.blocks[row] : nullptr);
   }
@@ -129,8 +147,12 @@ uint64_t SequenceMemory::load(MemoryPools& pools) {
 }
 
 void SequenceMemory::release(MemoryPools& pools) {
+  for (const Module& module : modules) {
+    if (module.tail != kNoBlock) pools.blocks.release({&module.tail, 1});
+  }
   for (const SequenceBlocks& own : groups) pools.blocks.release(own.held());  // primary blocks are the older ones then
   groups.clear();
+  modules.clear();
   if (state_slot != kNoState) pools.states.release(std::exchange(state_slot, kNoState));
   last_snapshot = kNoBlock;
   in_prefix_cache = 0;
@@ -182,9 +204,10 @@ void SequenceMemory::give_back_slid_out(MemoryPools& pools, int computed) {
 std::vector<int> SequenceMemory::shared_at_end(const MemoryPools& pools, int computed,
                                                std::span<const BlockId> copied) const {
   std::vector<int> shared;
-  if (computed % pools.options.block_size == 0) return shared;
+  const int row = computed / pools.options.block_size;
+  if (computed % pools.options.block_size == 0 || row >= rows()) return shared;  // of modules, without their tails
   for (int group = 0; group < pools.groups(); ++group) {
-    const BlockId block = groups[group].blocks[computed / pools.options.block_size];
+    const BlockId block = groups[group].blocks[row];
     if (pools.blocks.holders(block) - std::ranges::count(copied, block) > 1) shared.push_back(group);
   }
   return shared;
@@ -230,16 +253,17 @@ std::vector<std::string_view> BlockExtras::keys(size_t blocks, int block_size) c
 
 void SequenceMemory::extend_hashes(const BlockPool& pool, const std::string& salt, std::span<const TokenId> tokens,
                                    int blocks, const BlockExtras& extras) {
-  const int size = pool.block_size();
+  const int size = pool.block_size(), first = module_rows();
   for (int i = static_cast<int>(hashes.size()); i < blocks; ++i) {
-    hashes.push_back(
-        pool.hash(i == 0 ? pool.root(salt) : hashes[i - 1], tokens.subspan(i * size, size), extras.key(i, size)));
+    const auto own = tokens.subspan((i - first) * size, size);
+    hashes.push_back(pool.hash(i == first ? pool.root(salt) : hashes[i - 1], own, extras.key(i, size)));
   }
 }
 
 bool SequenceMemory::commit_to_cache(MemoryPools& pools, const std::string& salt, std::span<const TokenId> tokens,
                                      const BlockExtras& extras) {
-  const int size = pools.options.block_size, whole = static_cast<int>(tokens.size()) / size;
+  const int size = pools.options.block_size, first = module_rows();
+  const int whole = std::min(first + static_cast<int>(tokens.size()) / size, rows());
   if (!pools.options.prefix_caching || whole <= in_prefix_cache) return false;
   const SequenceBlocks& primaries = groups[0];
   if (primaries.slid_out > 0 && in_prefix_cache <= primaries.slid_out) return false;  // the parent is gone
@@ -247,12 +271,12 @@ bool SequenceMemory::commit_to_cache(MemoryPools& pools, const std::string& salt
   std::vector<BlockId>& row = pools.row;
   row.resize(groups.size());
   for (int& i = in_prefix_cache; i < whole; ++i) {
-    const BlockId parent = i == 0 ? kNoBlock : primaries.blocks[i - 1];
-    if (i > 0 && !pool.in_prefix_cache(parent)) break;
-    const auto own = tokens.subspan(i * size, size);
+    const BlockId parent = i == first ? kNoBlock : primaries.blocks[i - 1];
+    if (i > first && !pool.in_prefix_cache(parent)) break;
+    const auto own = tokens.subspan((i - first) * size, size);
     const bool hashed = i < static_cast<int>(hashes.size());
     const std::string_view extra = extras.key(i, size);
-    const BlockHash hash = hashed ? hashes[i] : pool.hash(i == 0 ? pool.root(salt) : pool.hash(parent), own, extra);
+    const BlockHash hash = hashed ? hashes[i] : pool.hash(i == first ? pool.root(salt) : pool.hash(parent), own, extra);
     for (size_t group = 0; group < row.size(); ++group) row[group] = groups[group].blocks[i];
     pool.commit_to_cache(row, parent, salt, hash, own, extra);
     for (size_t group = 0; group < row.size(); ++group) groups[group].blocks[i] = row[group];

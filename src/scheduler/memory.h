@@ -12,6 +12,7 @@
 #include "cache/sessions.h"
 #include "cache/state_pool.h"
 #include "scheduler/options.h"
+#include "scheduler/prompt_modules.h"
 
 namespace sluice {
 
@@ -70,6 +71,18 @@ struct BlockExtras {
   std::vector<std::string_view> keys(size_t blocks, int block_size) const;
 };
 
+// What the prefix cache and the store have of a sequence's rows, as far as it can go on from them.
+struct FoundRows {
+  std::vector<BlockId> rows;  // primary blocks of the leading rows; kNoBlock: in the store, or not here (of modules)
+  int known = 0;              // leading rows in the prefix cache, whether it can go on from them or not
+  // With modules:
+  std::vector<BlockId> tails;  // [parts]; kNoBlock also if there is none, or if own rows have it
+  std::vector<int> blocks;     // [parts] leading blocks that are there
+  int missing_tails = 0;       // that need a block
+
+  int tokens = 0;  // that are found
+};
+
 // The memory of one sequence. While it waits it holds nothing.
 struct SequenceMemory {
   std::vector<SequenceBlocks> groups;  // [groups], equally many blocks in each; empty while the sequence waits
@@ -80,15 +93,42 @@ struct SequenceMemory {
   int snapshot_at = 0;              // tokens known in cached blocks when it was admitted, without a state to go on from
   BlockId last_snapshot = kNoBlock;  // the last one made while generating
 
+  // With modules. Their whole blocks are the first rows; in_prefix_cache counts them as if they were cached.
+  const ModuleLayout* layout = nullptr;  // the request's; null: no modules
+  struct Module {
+    int computed = 0;         // tokens
+    int cached = 0;           // leading blocks in the prefix cache
+    BlockId tail = kNoBlock;  // until it is copied
+  };
+  std::vector<Module> modules;  // [layout->parts]; empty while the sequence waits
+
+  // The next module to compute; -1: none is left.
+  int next_module() const;
+  // The first token of the text to compute next, unless that is behind the first one of its own.
+  int first_uncomputed(int block_size) const;
+  // Rows before the first one of the text's own.
+  int module_rows() const { return layout != nullptr ? layout->rows : 0; }
+
   // Blocks of each group, those that slid out included.
   int rows() const { return groups.empty() ? 0 : static_cast<int>(groups[0].blocks.size()); }
 
+  // Looks for the rows of a sequence with `tokens`, of which at most `reusable` may be found. Holds nothing.
+  FoundRows find(const MemoryPools& pools, const std::string& salt, std::span<const TokenId> tokens, int reusable,
+                 const BlockExtras& extras);
+  FoundRows find_with_modules(const MemoryPools& pools, std::span<const TokenId> tokens, int reusable,
+                              const BlockExtras& extras);
   // Begins to hold memory: what the next token sees of the leading rows, and a state slot. The rows are given by their
   // primary blocks. Where one is not in the prefix cache, or lacks a block, there is kNoBlock until load().
   void start(MemoryPools& pools, std::span<const BlockId> primaries);
+  // The same with modules: also takes blocks for what is to be computed of them. There must be enough.
+  void start_modules(MemoryPools& pools, const FoundRows& found);
   // Has the store load the blocks that start() did not find, into new blocks. Returns the number of the load; 0:
   // nothing is to be loaded.
   uint64_t load(MemoryPools& pools);
+  // The blocks of tails that start_modules() did not find, and their hashes, for load().
+  void add_missing_tails(std::vector<BlockHash>& wanted, std::vector<BlockId*>& missing);
+  // A row of a module is loaded before it is in the prefix cache.
+  void forget_cached(int row);
   // Gives everything back.
   void release(MemoryPools& pools);
   // Pins for a session what a longer sequence can go on from. Nothing changes if nothing of it is in the prefix cache.
@@ -109,10 +149,14 @@ struct SequenceMemory {
   // Blocks that `length` tokens still need.
   int missing_blocks(const MemoryPools& pools, int length) const;
 
-  // Hashes the first `blocks` blocks of `tokens`.
+  // Commits the computed blocks of modules to the prefix cache. Returns whether it looked at any.
+  bool commit_modules(MemoryPools& pools);
+
+  // Hashes the first `blocks` blocks of `tokens`, behind the rows of modules.
   void extend_hashes(const BlockPool& pool, const std::string& salt, std::span<const TokenId> tokens, int blocks,
                      const BlockExtras& extras = {});
-  // Commits the full blocks of `tokens`, which are computed, to the prefix cache. Returns whether it looked at any:
+  // Commits the full blocks of `tokens`, which are computed and begin behind the rows of modules, to the prefix cache.
+  // Returns whether it looked at any:
   // then blocks may have been exchanged for equal ones of the cache.
   bool commit_to_cache(MemoryPools& pools, const std::string& salt, std::span<const TokenId> tokens,
                        const BlockExtras& extras = {});

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "scheduler/prompt_modules.h"
+#include "sluice/context.h"
 #include "sluice/error.h"
 
 namespace sluice {
@@ -46,9 +48,9 @@ void check_hidden_rows(const Request& request, const SchedulerOptions& options) 
 }  // namespace
 
 void check_fits(const Request& request, const SchedulerOptions& options) {
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t prompt = prompt_positions(request);
   const std::optional<int>& max_tokens = request.sampling.max_tokens;
-  if (prompt == 0) refuse("the prompt is empty", request.prompt_param, "invalid_value");
+  if (request.prompt.empty()) refuse("the prompt is empty", request.prompt_param, "invalid_value");
   if (max_tokens && *max_tokens < 1) refuse("max_tokens must be at least 1", "max_tokens", "integer_below_min_value");
   if (request.n < 1) refuse("n must be at least 1", "n", "integer_below_min_value");
   if (request.beams && request.beams->width > options.max_num_seqs) {
@@ -86,6 +88,16 @@ void check_fits(const Request& request, const SchedulerOptions& options) {
            "context_length_exceeded");
   }
   if (searches_contrastively(request.sampling)) check_hidden_rows(request, options);
+  if (request.modules.empty()) return;
+  const auto left_out = prompt - static_cast<int64_t>(request.prompt.size());  // positions
+  const int64_t end =
+      max_tokens ? std::min<int64_t>(prompt + *max_tokens, options.max_model_len) : options.max_model_len;
+  const int64_t blocks = blocks_with_modules(request, end - left_out, options.block_size);
+  if (blocks <= options.blocks) return;
+  refuse(
+      fmt::format("Invalid 'prompt_modules': with them the request may need {} blocks of the KV cache, which has {}.",
+                  blocks, options.blocks),
+      "prompt_modules", "invalid_value");
 }
 
 int most_kept(const SchedulerOptions& options) { return std::max(0, options.max_model_len - 4); }

@@ -27,6 +27,7 @@ void ScheduledBatch::clear() {
     list->clear();
   }
   batch.copies.clear();
+  batch.token_copies.clear();
   batch.state_copies.clear();
   batch.given.clear();
   tasks.clear();

@@ -37,13 +37,16 @@ struct ScheduledBatch {
     int scores = 0;             // also before the token of kToken and kFork, at the end of a scored prompt
     int samples = 0;            // kToken: 1; kFork: choices; kVerify: drafted tokens and one more
     bool later = false;         // kVerify: the draft's tokens were left open when the step was made
+    int module = -1;            // the part of a module's tokens (prompt_modules.h); -1: of the sequence's text
     bool after_unseen = false;  // the token before `first` is one that the draft model made, but did not compute
 
     int drafted() const { return outputs == Outputs::kVerify ? samples - 1 : 0; }
   };
-  std::vector<Part> parts;  // one per sequence of the batch, in the batch's order
-  uint64_t number = 0;      // counts steps, from 1
-  uint64_t set = 0;         // generation of the running set if this step decodes one token for all of it, else 0
+  // One per sequence of the batch, in the batch's order. What a step has of a sequence is one part, or one for each of
+  // its modules.
+  std::vector<Part> parts;
+  uint64_t number = 0;  // counts steps, from 1
+  uint64_t set = 0;     // generation of the running set if this step decodes one token for all of it, else 0
 
   void clear();  // makes it a new one, but keeps the memory of its lists
   // Drops the last `dropped` drafted tokens of each part, and their tasks.

@@ -65,12 +65,15 @@ void Scheduler::add(RequestId id, Request request, std::unique_ptr<Constraint> c
   for (const TokenId token : state->end_tokens) trunk->end_bits |= end_bit(token);
   trunk->prompt_length = state->prompt_length();
   trunk->given = state->request.prompt_vectors != nullptr ? trunk->prompt_length : 0;
-  trunk->ends_at = options_.max_model_len;
+  state->layout = lay_out(state->request, pools_.blocks);
+  trunk->memory.layout = state->layout.get();
+  trunk->shift = state->layout != nullptr ? state->layout->shift : 0;
+  trunk->ends_at = options_.max_model_len - trunk->shift;
   if (sampling.max_tokens) {
     const int64_t end = int64_t{trunk->prompt_length} + *sampling.max_tokens;
     trunk->ends_at = state->request.context_shift.value_or(false) ? end : std::min(end, trunk->ends_at);
   }
-  trunk->most_tokens = static_cast<int>(std::min<int64_t>(trunk->ends_at, options_.max_model_len));
+  trunk->most_tokens = static_cast<int>(std::min<int64_t>(trunk->ends_at, options_.max_model_len - trunk->shift));
   trunk->plain = state->width() == 1 && !sampling.prompt_logprobs;
   if (PenaltyCounts::needed(sampling)) {
     trunk->counts = PenaltyCounts(sampling.repeat_last_n);
@@ -205,12 +208,48 @@ void Scheduler::leave_adapter(Sequence& sequence) {
 bool Scheduler::schedule(BatchBuilder& builder, Sequence& sequence) {
   if (sequence.awaits_host) return false;
   if (sequence.unknown > 0 && sequence.length() >= sequence.most_tokens) return false;
+  if (static_cast<int>(builder.step().parts.size()) >= options_.max_num_seqs) return false;  // modules are many parts
+  if (sequence.memory.next_module() >= 0) return schedule_modules(builder, sequence);
   const int wanted = chunk_size(builder, sequence);
   draft_.clear();
   const int drafted = wanted > 0 && options_.draft ? draft(builder, sequence) : 0;
   const int tokens = wanted > 0 ? provide_blocks(builder, sequence, wanted + drafted) : 0;
   if (tokens > 0) builder.add(sequence, tokens, draft_);
   return tokens > 0;
+}
+
+// Its modules, each a part of the step, as far as there is room. The tails are copied before a step, so that the own
+// text comes in the next one.
+bool Scheduler::schedule_modules(BatchBuilder& builder, Sequence& sequence) {
+  if (sequence.in_flight > 0) commit_blocks(sequence);
+  sequence.placed_in = builder.number();
+  bool any = false;
+  while (builder.tokens_left() > 0 && static_cast<int>(builder.step().parts.size()) < options_.max_num_seqs) {
+    const int next = sequence.memory.next_module();
+    if (next < 0) break;
+    const int left = sequence.memory.layout->parts[static_cast<size_t>(next)].tokens -
+                     sequence.memory.modules[static_cast<size_t>(next)].computed;
+    builder.add_module(sequence, next, std::min(left, builder.tokens_left()));
+    any = true;
+  }
+  return any;
+}
+
+// Copies the tails of modules to the rows behind the whole blocks. Their blocks stay held until the step is built.
+void Scheduler::copy_tails(BatchBuilder& builder, SequenceMemory& memory) const {
+  const std::vector<BlockId>& rows = memory.groups[0].blocks;
+  const int size = options_.block_size;
+  int place = memory.module_rows() * size;
+  for (size_t i = 0; i < memory.modules.size(); ++i) {
+    const BlockId tail = std::exchange(memory.modules[i].tail, kNoBlock);
+    const int tokens = memory.layout->parts[i].tail;
+    for (int token = 0; token < tokens && tail != kNoBlock; ++token) {
+      const int to = place + token;
+      builder.copy_token(tail * size + token, rows[static_cast<size_t>(to / size)] * size + to % size);
+    }
+    if (tail != kNoBlock) builder.release_later(tail);
+    place += tokens;
+  }
 }
 
 // Fills draft_ for the next step of a sequence; returns its length. A draft takes no room that the sequences behind
@@ -317,6 +356,7 @@ int Scheduler::provide_blocks(BatchBuilder& builder, Sequence& sequence, int tok
     own.blocks.insert(own.blocks.end(), next, next + rows);
     next += rows;
   }
+  if (owned == memory.module_rows()) copy_tails(builder, memory);
   sequence.blocks_stable_until = memory.stable_until(pools_);
   return tokens;
 }
@@ -327,23 +367,25 @@ bool Scheduler::preempt_behind(const BatchBuilder& builder, const Sequence& sequ
     Sequence& victim = *running_[i];
     if (victim.last_step == builder.number()) continue;
     if (victim.awaits_host) return false;  // after the step in flight, then
-    running_.erase(running_.begin() + static_cast<int64_t>(i));
-    ++running_set_;
-    leave_adapter(victim);
-    if (victim.request->unforked()) reserved_slots_ -= victim.request->width() - 1;
-    victim.memory.release(pools_);
-    victim.computed = 0;
-    victim.unseen = false;
-    if (waits_in_search(victim)) {
-      victim.state = SequenceState::kParked;
-    } else {
-      enqueue(victim);
-    }
-    ++victim.request->preemptions;
-    ++preemptions_;
+    preempt(victim);
     return true;
   }
   return false;
+}
+
+void Scheduler::preempt(Sequence& victim) {
+  stop_running(victim);
+  if (victim.request->unforked()) reserved_slots_ -= victim.request->width() - 1;
+  victim.memory.release(pools_);
+  victim.computed = 0;
+  victim.unseen = false;
+  if (waits_in_search(victim)) {
+    victim.state = SequenceState::kParked;
+  } else {
+    enqueue(victim);
+  }
+  ++victim.request->preemptions;
+  ++preemptions_;
 }
 
 std::optional<std::chrono::steady_clock::time_point> Scheduler::next_deadline() const {
@@ -363,7 +405,9 @@ SchedulerStats Scheduler::stats() const {
           .prompt_tokens = prompt_tokens_,
           .generated_tokens = generated_tokens_,
           .forced_tokens = forced_tokens_,
-          .context_shifts = context_shifts_};
+          .context_shifts = context_shifts_,
+          .modules_found = modules_found_,
+          .modules_computed = modules_computed_};
 }
 
 }  // namespace sluice

@@ -78,6 +78,10 @@
 // request without a running sequence gives its rows to others that lack them. What is not in rows is computed again,
 // whatever the prefix cache has of it.
 //
+// Modules. The first parts of a prompt may be computed apart (prompt_modules.h). A sequence takes the blocks of all of
+// its modules when it is admitted, and computes those that are not in the prefix cache before its own text. Each one is
+// a part of the step. A sequence that lacks a module which another one computes waits for that.
+//
 // Rows outside of the device. With SchedulerOptions::row_store, rows of the prefix cache are also saved to host memory
 // and to a file (cache/row_store.h). A waiting sequence is admitted with the rows that it finds there. It runs when
 // they are loaded; until then it counts as running, and others go on. Blocks that are being saved are held as long.
@@ -152,6 +156,8 @@ struct SchedulerStats {
   uint64_t generated_tokens = 0;
   uint64_t forced_tokens = 0;  // of these: not sampled
   uint64_t context_shifts = 0;
+  // Of requests when they are first admitted: modules that were there, and modules that had to be computed.
+  uint64_t modules_found = 0, modules_computed = 0;
 };
 
 class Scheduler {
@@ -248,16 +254,20 @@ class Scheduler {
   static Work work_of(const Sequence& sequence);
   bool schedule_running(BatchBuilder& builder, Work work);
   bool schedule(BatchBuilder& builder, Sequence& sequence);
+  bool schedule_modules(BatchBuilder& builder, Sequence& sequence);
+  void copy_tails(BatchBuilder& builder, SequenceMemory& memory) const;
   int chunk_size(const BatchBuilder& builder, const Sequence& sequence) const;
   int stop_for_snapshot(const Sequence& sequence, int tokens) const;
   int draft(const BatchBuilder& builder, const Sequence& sequence);
   int provide_blocks(BatchBuilder& builder, Sequence& sequence, int tokens);
   bool preempt_behind(const BatchBuilder& builder, const Sequence& sequence);
+  void preempt(Sequence& victim);
   void start_running(Sequence& sequence);
   void stop_running(Sequence& sequence);
   void leave_adapter(Sequence& sequence);
   void admit_waiting(BatchBuilder& builder);
   bool admit(BatchBuilder& builder, Sequence& sequence);
+  bool others_compute(const ModuleLayout& wanted, const FoundRows& found) const;
   std::vector<BlockHash> row_hashes(const Request& request) const;
   int promised_blocks() const;
   void enqueue(Sequence& sequence);
@@ -348,6 +358,7 @@ class Scheduler {
   uint64_t arrivals_ = 0;
   uint64_t preemptions_ = 0, steps_ = 0, prompt_tokens_ = 0, generated_tokens_ = 0;
   uint64_t forced_tokens_ = 0, context_shifts_ = 0;
+  uint64_t modules_found_ = 0, modules_computed_ = 0;
   DraftStats drafts_;
 };
 

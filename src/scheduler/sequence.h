@@ -60,6 +60,7 @@ struct alignas(64) Sequence {
   uint64_t dropped_until = 0;                           // tokens that this step and earlier ones sample are dropped
   int prompt_length = 0;                                // tokens of the prompt; of those that are left
   int given = 0;                                        // leading tokens that only stand for vectors
+  int shift = 0;                                        // positions of its own tokens less their indices, with modules
   int shifts = 0;                                       // of its context
   int dropped_output = 0;                               // tokens of the output that these dropped
   int64_t ends_at = 0;                                  // tokens; above most_tokens: its context is shifted there
@@ -97,6 +98,7 @@ struct RequestState {
   RequestAdapter adapter;
   std::vector<TokenId> end_tokens;  // end-of-sequence (unless ignored) and stop_token_ids
   std::vector<TokenLogprobs> prompt_logprobs;
+  std::unique_ptr<const ModuleLayout> layout;  // of the prompt's modules; null: it has none
   // choices[0] computes the prompt; the others are forked from it when the prompt is done, and null before.
   std::vector<std::unique_ptr<Sequence>> choices;
 

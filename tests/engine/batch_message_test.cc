@@ -19,6 +19,7 @@ Batch some_batch() {
   batch.block_table_stride = 5;
   batch.wants_hidden = true;
   batch.copies = {{7, 8}, {9, 10}};
+  batch.token_copies = {{11, 12}};
   batch.state_copies = {{3, 4}};
   static const std::vector<float> kValues = {1, 2, 3, 4, 5, 6};
   batch.given = {{.row = 1, .count = 2, .values = std::span(kValues).first(4)},
@@ -36,6 +37,8 @@ TEST(BatchMessage, IsTheSameBatchAgain) {
   EXPECT_TRUE(again.wants_hidden);
   ASSERT_EQ(again.copies.size(), 2u);
   EXPECT_EQ(again.copies[1].to, 10);
+  ASSERT_EQ(again.token_copies.size(), 1u);
+  EXPECT_EQ(again.token_copies[0].to, 12);
   EXPECT_EQ(again.state_copies[0].from, 3);
   ASSERT_EQ(again.given.size(), 2u);
   EXPECT_EQ(again.given[0].count, 2);

@@ -123,6 +123,11 @@ const Feature kFeatures[] = {
        r.sampling.prompt_logprobs.reset();  // vectors have none
      }},
     {"contrastive", kAlone, [](Request& r) { r.sampling.penalty_alpha = 0.6, r.sampling.top_k = 4; }},
+    {"modules", kAlone,
+     [](Request& r) {
+       r.modules = {{.tokens = 6, .position = 24}, {.tokens = 4, .position = 3}};
+       r.sampling.prompt_logprobs.reset();  // refused
+     }},
 };
 
 constexpr int kShortContext = 96;
@@ -313,13 +318,21 @@ bool refused_with_beams(const Request& request) {
 // A contrastive search takes the likeliest tokens as candidates, and has one best text.
 bool refused_with_contrastive_search(const Request& request) {
   const SamplingParams& s = request.sampling;
-  const bool refused = request.n > 1 || request.beams || s.xtc_probability > 0 || s.mirostat > 0;
+  const bool refused =
+      request.n > 1 || request.beams || s.xtc_probability > 0 || s.mirostat > 0 || !request.modules.empty();
   return searches_contrastively(s) && (refused || request.context_shift.value_or(false));
 }
 
 // Vectors cannot be shortened.
 bool refused_with_vectors(const Request& request) {
   return request.prompt_vectors != nullptr && request.context_shift.value_or(false);
+}
+
+// Modules keep no session, and are of no use to another model that drafts.
+bool refused_with_modules(const Request& request, unsigned place) {
+  const bool refused = request.prompt_vectors != nullptr || request.context_shift.value_or(false) ||
+                       !request.session.empty() || (place & (kDraftModel | kPrediction)) != 0;
+  return !request.modules.empty() && refused;
 }
 
 void expect_refused(Engine& engine, const Request& request, const char* why) {
@@ -343,6 +356,7 @@ void expect_together(const Feature& a, const Feature& b) {
   if (refused_with_contrastive_search(request)) {
     return expect_refused(engine_for(place), request, "contrastive search");
   }
+  if (refused_with_modules(request, place)) return expect_refused(engine_for(place), request, "prompt_modules");
   if (refused_with_vectors(request)) return expect_refused(engine_for(place), request, "vectors");
   const std::vector<Choice> actual = run_in(place, request);
   expect_valid(request, engine_for(place), actual, (place & kCancel) != 0);

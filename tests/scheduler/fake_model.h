@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <vector>
@@ -36,6 +37,40 @@ inline std::vector<TokenId> known_ids(const Sequence& sequence) {
 }
 
 inline uint64_t extend_state(uint64_t state, TokenId token) { return mix(state, static_cast<uint64_t>(token)); }
+
+// The state after each token of a module that begins at `position`. It sees nothing else.
+inline std::vector<uint64_t> module_states(std::span<const TokenId> tokens, int position) {
+  uint64_t state = mix(4711, static_cast<uint64_t>(position));
+  std::vector<uint64_t> states;
+  for (const TokenId token : tokens) states.push_back(state = extend_state(state, token));
+  return states;
+}
+
+// What a prompt with modules has in the cache before its own text, place after place, and the state that its own text
+// begins with.
+struct FakeModules {
+  std::vector<uint64_t> places;
+  uint64_t state = 0;
+  int shift = 0;  // of positions
+};
+inline FakeModules fake_modules(const Request& request, int block_size) {
+  FakeModules all;
+  std::vector<uint64_t> tails;
+  int first = 0, end = 0;
+  for (const PromptModule& module : request.modules) {
+    const auto tokens = std::span(request.prompt).subspan(first, module.tokens);
+    const std::vector<uint64_t> states = module_states(tokens, module.position);
+    const auto tail = states.begin() + module.tokens / block_size * block_size;
+    all.places.insert(all.places.end(), states.begin(), tail);
+    tails.insert(tails.end(), tail, states.end());
+    all.state = mix(all.state, states.back());
+    first += module.tokens;
+    end = std::max(end, module.position + module.tokens);
+  }
+  all.places.insert(all.places.end(), tails.begin(), tails.end());
+  all.shift = end - first;
+  return all;
+}
 
 // What the fake sampler samples after a prefix with this state.
 inline TokenId sample_token(uint64_t state, const SampleTask& task, int vocab) {
@@ -159,23 +194,22 @@ class FakeModel {
     }
     for (int s = 0; s < batch.sequences(); ++s) {
       const int32_t* table = tables.data() + s * batch.block_table_stride;
-      std::vector<TokenId> tokens = known_ids(*step.parts[s].sequence);
       const int first = batch.kv_len[s] - (batch.query_start[s + 1] - batch.query_start[s]);
-      tokens.resize(first);  // those of the step may be unknown to the sequence, or guessed
-      tokens.insert(tokens.end(), batch.tokens.begin() + batch.query_start[s],
-                    batch.tokens.begin() + batch.query_start[s + 1]);
-      uint64_t state = 0;
-      for (int position = 0; position < first; ++position) state = extend_state(state, tokens[position]);
+      const auto given = std::span(batch.tokens).subspan(batch.query_start[s], batch.kv_len[s] - first);
+      const auto [all, shift] = expected_places(step.parts[s], first, given);
+      uint64_t state = first > 0 ? all[first - 1] : 0;
+      if (const auto begin = begins_.find(first); begin != begins_.end()) state = begin->second;
       for (int row = batch.query_start[s]; row < batch.query_start[s + 1]; ++row) {
-        const int position = batch.positions[row];
-        EXPECT_EQ(position, batch.kv_len[s] - (batch.query_start[s + 1] - row));
+        const int position = batch.kv_len[s] - (batch.query_start[s + 1] - row);  // its place
+        EXPECT_EQ(batch.positions[row], position + shift);
         const int32_t slot = table[position / block_size_] * block_size_ + position % block_size_;
         EXPECT_EQ(slots[row] / block_size_ / groups_[group].ids_per_block, slot / block_size_);
         EXPECT_EQ(slots[row] % block_size_, slot % block_size_);
         EXPECT_TRUE(written.insert(slot).second) << "slot written twice in a step";
         EXPECT_EQ(pool.holders(slot / block_size_), 1) << "write to a shared block";  // I3
         EXPECT_FALSE(pool.in_prefix_cache(slot / block_size_)) << "write to a published block";
-        if (group == 0 && position > 0) {  // what follows depends on what the cache holds
+        if (group == 0 && position > 0 &&
+            !begins_.contains(position)) {  // what follows depends on what the cache holds
           const int before = position - 1;
           state = cache_[table[before / block_size_] * block_size_ + before % block_size_];
         }
@@ -189,8 +223,36 @@ class FakeModel {
         cache_[slot] = cached(group, state);
         if (group == 0) states[row] = state;
       }
-      check_cache(tokens, first, batch.kv_len[s], group, table);
+      check_cache(all, first, batch.kv_len[s], group, table);
     }
+  }
+
+  // The states that a part's places must stand for, of the first `first` ones and of the given tokens behind them, and
+  // how much further its positions are. begins_ has the states of tokens that begin anew.
+  std::pair<std::vector<uint64_t>, int> expected_places(const ScheduledBatch::Part& part, int first,
+                                                        std::span<const TokenId> given) {
+    begins_.clear();
+    const Request& request = part.sequence->request->request;
+    std::vector<TokenId> tokens = known_ids(*part.sequence);
+    if (part.module >= 0) {
+      int begin = 0;
+      for (int i = 0; i < part.module; ++i) begin += request.modules[i].tokens;
+      const PromptModule& module = request.modules[part.module];
+      EXPECT_EQ(part.first, begin + first);
+      EXPECT_LE(first + static_cast<int>(given.size()), module.tokens);
+      EXPECT_TRUE(std::ranges::equal(given, std::span(tokens).subspan(begin + first, given.size())));
+      begins_[0] = mix(4711, static_cast<uint64_t>(module.position));
+      const auto own = std::span(tokens).subspan(begin, first + given.size());
+      return {module_states(own, module.position), module.position};
+    }
+    const FakeModules modules = fake_modules(request, block_size_);
+    std::vector<uint64_t> all = modules.places;
+    uint64_t state = modules.state;
+    begins_[static_cast<int>(all.size())] = state;
+    tokens.resize(first);  // those of the step may be unknown to the sequence, or guessed
+    tokens.insert(tokens.end(), given.begin(), given.end());
+    for (size_t i = all.size(); i < tokens.size(); ++i) all.push_back(state = extend_state(state, tokens[i]));
+    return {all, modules.shift};
   }
 
   void check_shape(const Batch& batch) const {
@@ -212,15 +274,22 @@ class FakeModel {
       std::copy_n(cache_.begin() + copy.from * block_size_, block_size_, cache_.begin() + copy.to * block_size_);
     }
     for (const int32_t block : sources) EXPECT_FALSE(targets.contains(block)) << "a block is source and target";
+    std::set<int32_t> written;
+    for (const TokenCopy& copy : batch.token_copies) {
+      sources.insert(copy.from / block_size_);
+      targets.insert(copy.to / block_size_);
+      EXPECT_TRUE(written.insert(copy.to).second);
+      cache_[copy.to] = cache_[copy.from];
+    }
+    for (const int32_t block : sources) EXPECT_FALSE(targets.contains(block)) << "a block is source and target";
   }
 
   // Attention would see exactly the sequence's own tokens, in the window of the step's first row.
-  void check_cache(const std::vector<TokenId>& tokens, int first_row, int kv_len, int group,
+  void check_cache(const std::vector<uint64_t>& states, int first_row, int kv_len, int group,
                    const int32_t* table) const {
     const int window = groups_[group].window;
-    uint64_t state = 0;
     for (int position = 0; position < kv_len; ++position) {
-      state = extend_state(state, tokens[position]);
+      const uint64_t state = states[position];
       if (window > 0 && position <= first_row - window) continue;
       ASSERT_GE(table[position / block_size_], 0) << "position " << position;
       ASSERT_EQ(cache_[table[position / block_size_] * block_size_ + position % block_size_], cached(group, state))
@@ -230,8 +299,9 @@ class FakeModel {
 
   int block_size_, vocab_;
   std::vector<BlockGroup> groups_;
-  std::vector<uint64_t> cache_;   // [slots]
-  std::vector<uint64_t> states_;  // [state slots]
+  std::vector<uint64_t> cache_;     // [slots]
+  std::vector<uint64_t> states_;    // [state slots]
+  std::map<int, uint64_t> begins_;  // of the part that is stored: the state before tokens that begin anew, by place
 };
 
 }  // namespace sluice

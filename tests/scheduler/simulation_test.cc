@@ -40,6 +40,7 @@ struct Tracked {
 
 class Simulation {
   using Holder = std::pair<const Sequence*, size_t>;  // with the group
+  static constexpr size_t kTail = 1000;               // instead of a group
   using Holders = std::map<BlockId, std::vector<Holder>>;
 
  public:
@@ -127,6 +128,8 @@ class Simulation {
       };
     }
     o.clock = [this] { return now_; };
+    const bool plain = o.groups.size() == 1 && o.groups[0].window == 0 && o.groups[0].ids_per_block == 1;
+    if (plain && o.state_slots == 0 && chance(70)) modules_chance_ = uniform(20, 100);
     return o;
   }
 
@@ -161,7 +164,37 @@ class Simulation {
       r.session_ttl = std::chrono::milliseconds(uniform(1, chance(50) ? 30 : 500));
     }
     if (chance(15)) r.deadline = now_ + std::chrono::milliseconds(uniform(-5, 300));
+    if (modules_chance_ > 0 && chance(modules_chance_)) add_modules(r);
     return r;
+  }
+
+  // Puts modules before the prompt, as far as there is room for them. There are few, each at its own position.
+  void add_modules(Request& r) {
+    Request with = r;
+    with.context_shift.reset();
+    with.context_keep.reset();
+    with.sampling.prompt_logprobs.reset();
+    with.session.clear();
+    with.prompt.clear();
+    for (int i = 0; i < 4; ++i) {
+      if (chance(50)) continue;
+      std::mt19937_64 text(i);
+      const int tokens = 1 + static_cast<int>(text() % (2 * options_.block_size));
+      const int position = i * (2 * options_.block_size + 1);
+      if (position + tokens + 2 > options_.max_model_len) break;
+      with.modules.push_back({.tokens = tokens, .position = position});
+      for (int k = 0; k < tokens; ++k) with.prompt.push_back(static_cast<TokenId>(text() % vocab_));
+    }
+    if (with.modules.empty()) return;
+    const size_t own = std::min(r.prompt.size(), static_cast<size_t>(uniform(1, 12)));
+    with.prompt.insert(with.prompt.end(), r.prompt.begin(), r.prompt.begin() + own);
+    if (with.sampling.max_tokens) with.sampling.max_tokens = std::min(*with.sampling.max_tokens, 40);
+    try {
+      check_fits(with, options_);
+    } catch (const Error&) {
+      return;
+    }
+    r = std::move(with);
   }
 
   void add_request() {
@@ -176,8 +209,8 @@ class Simulation {
     t.outputs.resize(request.n);
     t.ended.resize(request.n);
     if (chance(30)) t.constraint.emplace(random_(), vocab_);
-    const bool shifts = request.context_shift.value_or(false);
-    if (!request.sampling.prompt_logprobs && !shifts && chance(25)) give_vectors(request);
+    const bool shifts = request.context_shift.value_or(false), modules = !request.modules.empty();
+    if (!request.sampling.prompt_logprobs && !shifts && !modules && chance(25)) give_vectors(request);
     scheduler_.add(next_id_++, std::move(request), t.constraint ? t.constraint->copy() : nullptr);
   }
 
@@ -342,12 +375,13 @@ class Simulation {
     const bool eos_ends = !sampling.ignore_eos || constraint;
     if (eos_ends) ends.insert(ends.end(), options_.eos_token_ids.begin(), options_.eos_token_ids.end());
     Expected e;
-    uint64_t state = 0;
-    for (const TokenId token : t.request.prompt) {
+    const FakeModules modules = fake_modules(t.request, options_.block_size);
+    uint64_t state = modules.state;
+    for (const TokenId token : std::span(t.request.prompt).subspan(modules.places.size())) {
       e.scores.push_back(score_of(state, token));
       state = extend_state(state, token);
     }
-    const int room = options_.max_model_len - static_cast<int>(t.request.prompt.size());
+    const int room = options_.max_model_len - static_cast<int>(t.request.prompt.size()) - modules.shift;
     const bool shifts = t.request.context_shift.value_or(false);
     const int limit = shifts ? *sampling.max_tokens : std::min(room, sampling.max_tokens.value_or(room));
     std::vector<TokenId> context = t.request.prompt;
@@ -467,7 +501,8 @@ class Simulation {
       const Tracked& t = tracked_.at(id);
       for (const auto& choice : state->choices) {
         if (!choice) continue;
-        EXPECT_LE(choice->in_flight, in_flight_ || scheduler_.awaits_transfers() ? 1 : 0);
+        const int parts = 1 + static_cast<int>(choice->memory.modules.size());
+        EXPECT_LE(choice->in_flight, in_flight_ || scheduler_.awaits_transfers() ? parts : 0);
         if (choice->state != SequenceState::kEnded) {
           EXPECT_LE(choice->unknown, choice->in_flight * (1 + kMostDrafted));
           EXPECT_TRUE(choice->in_flight > 0 || !choice->awaits_host);
@@ -503,8 +538,16 @@ class Simulation {
       EXPECT_LE(
           static_cast<int>(own.held().size()),
           peak_blocks(sequence.length(), options_.block_size, options_.groups[group], options_.max_num_batched_tokens));
-      EXPECT_EQ(own.blocks.size(),
-                static_cast<size_t>((sequence.computed + options_.block_size - 1) / options_.block_size));
+      int rows = (sequence.computed + options_.block_size - 1) / options_.block_size;
+      const ModuleLayout* layout = sequence.memory.layout;
+      if (layout != nullptr && sequence.computed <= layout->tokens) {  // without the tails, or with found rows of them
+        const bool found = sequence.computed == layout->tokens && sequence.memory.rows() > layout->rows;
+        if (!found) rows = layout->rows;
+      }
+      EXPECT_EQ(static_cast<int>(own.blocks.size()), rows);
+    }
+    for (const SequenceMemory::Module& module : sequence.memory.modules) {
+      if (module.tail != kNoBlock) holders[module.tail].push_back({&sequence, kTail});
     }
   }
 
@@ -533,6 +576,16 @@ class Simulation {
   void check_sharing(BlockId block, const std::vector<Holder>& sequences) {
     const auto [sequence, group] = sequences[0];
     const Sequence& first = *sequence;
+    const auto of_module = [block](const Holder& holder) {
+      const auto& [other, at] = holder;
+      if (at == kTail) return true;
+      const std::vector<BlockId>& rows = other->memory.groups[at].blocks;
+      return std::ranges::find(rows, block) - rows.begin() < other->memory.module_rows();
+    };
+    if (of_module(sequences[0])) {  // at any place
+      EXPECT_TRUE(std::ranges::all_of(sequences, of_module));
+      return;
+    }
     const std::vector<BlockId>& blocks = first.memory.groups[group].blocks;
     const auto place = std::ranges::find(blocks, block) - blocks.begin();
     for (const auto& [other, other_group] : sequences) {
@@ -565,6 +618,7 @@ class Simulation {
       for (const bool ended : t.ended) EXPECT_TRUE(ended) << "request " << id << " has no end";
     }
     preemptions += scheduler_.stats().preemptions;
+    modules_found += scheduler_.stats().modules_found, modules_computed += scheduler_.stats().modules_computed;
     hits += scheduler_.block_pool().stats().hit_tokens;
     steps += scheduler_.stats().steps;
     forced += scheduler_.stats().forced_tokens;
@@ -577,8 +631,9 @@ class Simulation {
 
   std::mt19937_64 random_;
   int vocab_ = 2;
-  int hit_chance_ = 0;   // percent of drafted tokens that are right
-  int late_chance_ = 0;  // percent of drafts whose tokens come after the step was made
+  int hit_chance_ = 0;      // percent of drafted tokens that are right
+  int modules_chance_ = 0;  // percent of requests that have modules
+  int late_chance_ = 0;     // percent of drafts whose tokens come after the step was made
   Clock::time_point now_{};
   SchedulerOptions options_;
   Scheduler scheduler_;
@@ -599,6 +654,7 @@ class Simulation {
   static inline uint64_t preemptions = 0, hits = 0, steps = 0, overlapped = 0, accepted = 0, rejected = 0,
                          shortened = 0;
   static inline uint64_t forced = 0, dropped = 0;
+  static inline uint64_t modules_found = 0, modules_computed = 0;
   static inline uint64_t shifted = 0;  // contexts
   static inline uint64_t prefetched = 0, not_prefetched = 0;
   static inline uint64_t displaced = 0, expired = 0;  // sessions
@@ -633,6 +689,10 @@ TEST(Simulation, InvariantsHold) {
               static_cast<int>(Simulation::displaced), static_cast<int>(Simulation::expired),
               static_cast<int>(Simulation::shifted), static_cast<int>(Simulation::prefetched),
               static_cast<int>(Simulation::not_prefetched));
+  std::printf("%d modules found, %d computed\n", static_cast<int>(Simulation::modules_found),
+              static_cast<int>(Simulation::modules_computed));
+  EXPECT_GT(Simulation::modules_found, 100u);
+  EXPECT_GT(Simulation::modules_computed, 100u);
   EXPECT_GT(Simulation::prefetched, 20u);
   EXPECT_GT(Simulation::shifted, 500u);
   EXPECT_GT(Simulation::displaced, 500u);

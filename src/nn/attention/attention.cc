@@ -116,6 +116,12 @@ std::vector<float> alibi_slopes(int heads) {
   return slopes;
 }
 
+const char* Attention::needs_places() const {
+  if (spec_.window > 0 || spec_.chunk > 0) return "it has layers with a sliding window";
+  if (!spec_.alibi_slopes.empty() || !spec_.relative_bias.empty()) return "it has biases by distance";
+  return nullptr;
+}
+
 HeadNorm::HeadNorm(const Weights& w, const std::string& name, int heads, RowRange part, const AttentionSpec& s)
     : kind_(s.qk_norm), heads_(static_cast<int>(part.count)), whole_(int64_t{heads} * s.head_dim) {
   const NormSpec& norm = s.qk_norm_spec;

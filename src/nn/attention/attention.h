@@ -130,6 +130,7 @@ class Attention final : public TokenMixer {
                    .window = spec_.chunk > 0 ? spec_.chunk : spec_.window,
                    .copies = copies_};
   }
+  const char* needs_places() const override;
 
  private:
   // The type of queries, keys and values. bf16 only if nothing but rotation and attention reads them and the cache has

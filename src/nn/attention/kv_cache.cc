@@ -243,6 +243,39 @@ void KvCache::copy_blocks(ops::Ctx& c, const Indices& pairs) const {
   }
 }
 
+// Rows of the layers' tensors are vectors: one for each block, head and token.
+void KvCache::copy_tokens(ops::Ctx& c, std::span<const int32_t> pairs) const {
+  if (pairs.empty()) return;
+  std::vector<int32_t> rows;
+  int64_t listed = 0;  // heads that `rows` is for
+  const auto copy = [&](const ops::CacheTensor& cache) {
+    if (cache.data == nullptr || cache.shape[3] == 0) return;
+    const int64_t heads = cache.shape[1], size = cache.shape[2], vectors = cache.shape[0] * heads * size;
+    if (heads != listed) {
+      rows.clear();
+      for (size_t i = 0; i < pairs.size(); i += 2) {
+        for (int64_t head = 0; head < heads; ++head) {
+          const auto row = [&](int32_t slot) {
+            return static_cast<int32_t>((slot / size * heads + head) * size + slot % size);
+          };
+          rows.insert(rows.end(), {row(pairs[i]), row(pairs[i + 1])});
+        }
+      }
+      listed = heads;
+    }
+    const Tensor all(cache.data, cache.dtype, {vectors, cache.shape[3]});
+    ops::copy_rows(c, all, all, rows);
+    if (cache.scales == nullptr) return;
+    const Tensor scales(reinterpret_cast<std::byte*>(cache.scales), &kFloat32, {vectors, 1});
+    ops::copy_rows(c, scales, scales, rows);
+  };
+  for (const Layer& layer : layers_) {
+    CHECK(layer.group == 0 && layer.share.whole(), "tokens of a cache of several groups or ranks are not copied alone");
+    copy(layer.k);
+    copy(layer.v);
+  }
+}
+
 namespace {
 
 // The regions' bytes of a block follow each other, each from a multiple of 16 on.

@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "batch/batch.h"
@@ -91,6 +92,10 @@ class KvCache {
   const Layer& layer(int i) const { return layers_[i]; }
   void copy_blocks(ops::Ctx& c,
                    const Indices& pairs) const;  // copies whole blocks of the pool; see ops::copy_rows
+
+  // Copies the keys and values of tokens: slot pairs[1] = slot pairs[0], and so on. No slot is source and target. The
+  // cache has one group, and all tokens of a sequence.
+  void copy_tokens(ops::Ctx& c, std::span<const int32_t> pairs) const;
 
   // Blocks as plain bytes, for copies outside of the device. `packed` is int8 [rows, bytes]; a block takes
   // packed_bytes() of a row, from `at` on. Both are multiples of 16, and so is the row's size.

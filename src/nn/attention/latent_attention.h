@@ -43,6 +43,9 @@ class LatentAttention final : public TokenMixer {
         .kv_heads = 1, .head_dim = spec_.kv_rank + spec_.rope_dim, .value_dim = index_dim, .copies = copies_};
   }
   Selection selection() const override;
+  const char* needs_places() const override {
+    return spec_.indexer.top_k > 0 ? "its layers choose the tokens that they see" : nullptr;
+  }
 
  private:
   void load_kv_b(const Weights& w, RowRange heads, int all);  // some of all heads
