@@ -31,8 +31,8 @@ std::vector<ChainHash> hash_chain(std::string_view model, std::string_view text)
 }  // namespace
 
 Prompt read_prompt(std::string_view body) {
-  constexpr std::string_view kTexts[] = {"tools",  "system", "instructions",  "messages",
-                                         "prompt", "input",  "prompt_embeds", "inputs"};
+  constexpr std::string_view kTexts[] = {"prompt_modules", "tools", "system",        "instructions", "messages",
+                                         "prompt",         "input", "prompt_embeds", "inputs"};
   constexpr std::string_view kSessions[] = {"session_id", "prompt_cache_key", "user"};
   std::string_view model, texts[std::size(kTexts)], sessions[std::size(kSessions)];
   Prompt prompt;

@@ -51,7 +51,8 @@ std::optional<SplitBody> split_body(std::string_view body, const TransferAddress
   MemberScanner scanner(body);
   while (const auto member = scanner.next()) {
     const auto& [name, value] = *member;
-    if (name == "kv_transfer_params" || (name == "prompt_embeds" && value != "null")) return std::nullopt;
+    const bool whole = name == "prompt_embeds" || name == "prompt_modules";  // a prompt that one server computes
+    if (name == "kv_transfer_params" || (whole && value != "null")) return std::nullopt;
     empty = false;
     if (!concerns_output(name)) prompt += fmt::format(R"({}"{}":{})", prompt.empty() ? "" : ",", name, value);
   }

@@ -43,7 +43,8 @@ TEST(SplitPrompt, BothHaveThePrompt) {
 
 TEST(SplitPrompt, WhatIsNoObjectIsLeftAlone) {
   for (const char* body : {"", "[]", "7", "{", R"({"prompt":"a")", R"({"prompt":"a"} x)", R"({"prompt":"a}",)",
-                           R"({"prompt":"a","kv_transfer_params":null})", R"({"prompt":"a","prompt_embeds":"AAAA"})"}) {
+                           R"({"prompt":"a","kv_transfer_params":null})", R"({"prompt":"a","prompt_embeds":"AAAA"})",
+                           R"({"prompt":"a","prompt_modules":[{"prompt":"b"}]})"}) {
     EXPECT_FALSE(split_body(body, kAddress, "id").has_value()) << body;
   }
   EXPECT_TRUE(split_body("{}", kAddress, "id").has_value());

@@ -140,7 +140,8 @@ class FakeEngine : public Engine {
   Request chat_request(ChatRequest chat) const override {
     const std::string text = render_chat(chat.chat);
     check_text_length(text.size(), info_.max_model_len, chat.request.prompt_param);
-    chat.request.prompt = tokenize(text, chat.add_special_tokens);
+    const std::vector<TokenId> own = tokenize(text, chat.add_special_tokens);
+    chat.request.prompt.insert(chat.request.prompt.end(), own.begin(), own.end());
     fit_context(chat.request, info_.max_model_len, "messages");
     return std::move(chat.request);
   }

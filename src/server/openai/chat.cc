@@ -11,6 +11,7 @@
 #include "server/openai/grammar_fields.h"
 #include "server/openai/legacy_functions.h"
 #include "server/openai/metadata.h"
+#include "server/openai/module_fields.h"
 #include "server/openai/reasoning_fields.h"
 #include "server/openai/requests.h"
 #include "server/openai/shared_fields.h"
@@ -388,7 +389,7 @@ const Registry<EndpointInfo> registered_chat{kChat};
 std::vector<std::span<const Parameter>> chat_parameters() {
   return {model_parameter(), conversation_parameters(), generation_parameters(),      grammar_parameters(),
           kChatParameters,   reasoning_parameters(),    legacy_function_parameters(), special_token_parameter(),
-          label_parameter(), transfer_parameters(),     foreign_parameters()};
+          label_parameter(), transfer_parameters(),     module_parameters(),          foreign_parameters()};
 }
 
 ChatRequest openai_chat_request(Call& call) {
@@ -402,6 +403,8 @@ ChatRequest openai_chat_request(Call& call) {
   ChatRequest request = chat_request(call);
   request.request.max_tokens_is_default = gives_way(call, request.request) && !chat.has_max_completion_tokens;
   apply_transfer(call, request.request);
+  read_modules(call);
+  apply_modules(call, request.request);
   return request;
 }
 

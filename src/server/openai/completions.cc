@@ -9,6 +9,7 @@
 #include "base/base64.h"
 #include "server/openai/format.h"
 #include "server/openai/grammar_fields.h"
+#include "server/openai/module_fields.h"
 #include "server/openai/reasoning_fields.h"
 #include "server/openai/requests.h"
 #include "server/openai/shared_fields.h"
@@ -296,7 +297,7 @@ size_t copied_bytes(Call& call) {
   const auto& sampling = call.fields.of<SamplingParams>();
   const auto& grammar = call.fields.of<GenerationFields>().grammar;
   return (grammar ? grammar->text.size() : 0) + sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]) +
-         sampling.stop_token_ids.size() * sizeof(TokenId);
+         (sampling.stop_token_ids.size() + call.fields.of<ModuleFields>().tokens.size()) * sizeof(TokenId);
 }
 
 // Checks rules between fields. `prompts` is the number of prompts.
@@ -310,10 +311,14 @@ void check_completion(Call& call, size_t prompts) {
   if (made > n && call.fields.of<GenerationFields>().stream) {
     throw invalid_value("best_of", "Invalid 'best_of': answers cannot be streamed before the best ones are known.");
   }
+  read_modules(call);
+  if (fields.echo && !call.fields.of<ModuleFields>().modules.empty()) {
+    throw unsupported_parameter("echo", "is not supported with 'prompt_modules'");
+  }
   const size_t copied = copied_bytes(call);
   if (prompts > 1 && prompts * copied > kMaxCopies) {
     throw ApiError{
-        .message = fmt::format("Invalid 'prompt': {} prompts with a grammar and lists of tokens of {} bytes. "
+        .message = fmt::format("Invalid 'prompt': {} prompts with a grammar, modules and lists of tokens of {} bytes. "
                                "Expected at most {} bytes for all prompts together.",
                                prompts, copied, kMaxCopies),
         .param = "prompt",
@@ -345,6 +350,9 @@ void set_vectors(Call& call, const PromptItem& item, Request& request) {
   if (call.fields.of<CompletionFields>().echo) {
     throw unsupported_parameter("echo", "is not supported with 'prompt_embeds': vectors have no text");
   }
+  if (!request.modules.empty()) {
+    throw unsupported_parameter("prompt_modules", "is not supported with 'prompt_embeds'");
+  }
   const std::optional<std::string> file = decode_padded_base64(item.value->get_ref<const std::string&>());
   if (!file) throw invalid_value(item.path, fmt::format("Invalid '{}': expected base64.", item.path));
   request.prompt_vectors = call.engine().read_prompt_vectors(*file, item.path);
@@ -358,14 +366,18 @@ Request request_of(Call& call, const PromptItem& item) {
   Request request = base_request(call);
   request.best_of = call.fields.of<CompletionFields>().best_of;
   request.prompt_param = item.path;
+  apply_modules(call, request);
+  const auto append = [&](const std::vector<TokenId>& own) {
+    request.prompt.insert(request.prompt.end(), own.begin(), own.end());
+  };
   if (item.vectors) {
     set_vectors(call, item, request);
   } else if (item.value->is_string()) {
     const bool special = call.fields.of<SpecialTokenFields>().add_special_tokens.value_or(true);
     const size_t accepted = request.truncate_prompt ? kBytesTruncated : kBytesAlways;
-    request.prompt = tokenize_text(call, item.value->get_ref<const std::string&>(), special, item.path, accepted);
+    append(tokenize_text(call, item.value->get_ref<const std::string&>(), special, item.path, accepted));
   } else {
-    request.prompt = expect_token_ids(*item.value, item.path, call.info().vocab_size);
+    append(expect_token_ids(*item.value, item.path, call.info().vocab_size));
   }
   request.max_tokens_is_default = gives_way(call, request);
   fit_context(request, call.info().max_model_len, "prompt");
@@ -442,7 +454,8 @@ const Registry<EndpointInfo> registered_completions{kCompletions};
 std::vector<std::span<const Parameter>> completion_parameters() {
   return {model_parameter(),     generation_parameters(),        grammar_parameters(),
           kCompletionParameters, refused_reasoning_parameters(), special_token_parameter(),
-          label_parameter(),     transfer_parameters(),          foreign_parameters()};
+          label_parameter(),     transfer_parameters(),          module_parameters(),
+          foreign_parameters()};
 }
 
 // A request without its prompt, for callers that are no server.
@@ -461,6 +474,9 @@ static Request direct_request(Call& call) {
 Request openai_completion_fields(Call& call) {
   if (call.fields.of<CompletionFields>().prompt_embeds != nullptr) {
     throw unsupported_parameter("prompt_embeds", "is not supported here: the prompt is given apart from these fields");
+  }
+  if (call.fields.of<ModuleFields>().given != nullptr) {
+    throw unsupported_parameter("prompt_modules", "is not supported here: the prompt is given apart from these fields");
   }
   return direct_request(call);
 }
