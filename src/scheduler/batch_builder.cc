@@ -248,7 +248,7 @@ void BatchBuilder::move_on(std::span<Sequence* const> sequences) {
     } else {
       batch.tokens[i] = sequence.tokens[position];
     }
-    batch.positions[i] = position + sequence.shift;
+    batch.positions[i] += moved;
     batch.kv_len[i] = position + 1;
     out_.parts[i].first = position;
     out_.tasks[i].position += moved;
