@@ -1,5 +1,6 @@
 // The rows of modules: looked for, held and put into the prefix cache.
 #include <algorithm>
+#include <iterator>
 #include <span>
 
 #include "scheduler/memory.h"

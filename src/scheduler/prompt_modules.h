@@ -15,7 +15,9 @@
 // In the prefix cache the last block of a module is filled up with kPadding. Nobody reads the keys there.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
