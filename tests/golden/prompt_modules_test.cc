@@ -16,10 +16,19 @@ namespace {
 
 constexpr int kCases = 3;
 
+std::filesystem::path goldens() { return std::filesystem::path(SLUICE_SOURCE_DIR) / "tests/goldens/prompt_modules"; }
+
+// The architectures that there are goldens of.
+std::vector<std::string> architectures() {
+  std::vector<std::string> names;
+  for (const std::string& file : golden_names(goldens())) {
+    if (file.ends_with(".safetensors")) names.push_back(std::filesystem::path(file).stem().string());
+  }
+  return names;
+}
+
 struct Golden {
-  explicit Golden(const std::string& name)
-      : file_((std::filesystem::path(SLUICE_SOURCE_DIR) / "tests/goldens/prompt_modules" / (name + ".safetensors"))
-                  .string()) {
+  explicit Golden(const std::string& name) : file_((goldens() / (name + ".safetensors")).string()) {
     for (TensorEntry& entry : read_safetensors(file_.bytes(), name)) entries_.emplace(entry.name, entry);
   }
   std::vector<int32_t> ids(const std::string& name, int number) const {
@@ -170,14 +179,10 @@ TEST_P(PromptModules, OneAtTheStartIsThePlainPrompt) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<PromptModules::ParamType>& info) {
-  const std::string& backend = std::get<1>(info.param);
-  return std::get<0>(info.param) + "_" + (backend.empty() ? "best" : backend == "reference" ? backend : "invariant");
-}
 INSTANTIATE_TEST_SUITE_P(All, PromptModules,
-                         ::testing::Combine(::testing::Values("gpt2", "qwen3", "deepseek_v2"),
+                         ::testing::Combine(::testing::ValuesIn(architectures()),
                                             ::testing::ValuesIn(golden_backends())),
-                         name_of);
+                         [](const auto& info) { return test_name(std::get<0>(info.param), std::get<1>(info.param)); });
 
 // Models that refuse modules say why.
 TEST(PromptModulesOf, ModelsThatCannotHaveThemAreRefused) {
