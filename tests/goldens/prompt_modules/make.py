@@ -52,7 +52,7 @@ def architecture(name, write_checkpoint):
         ids = [draw.randrange(3, model.config.vocab_size) for _ in range(sum(n for n, _ in modules) + own)]
         generated, rows = generate(model, ids, modules)
         golden |= {f"ids_{number}": torch.tensor(ids).int(), f"modules_{number}": torch.tensor(modules).int().flatten(),
-                   f"gen_{number}": torch.tensor(generated).int(), f"logits_{number}": rows[:2].contiguous()}
+                   f"gen_{number}": torch.tensor(generated).int(), f"logits_{number}": rows[:1].contiguous()}
     save_file(golden, HERE / f"{name}.safetensors")
 
 
@@ -76,7 +76,7 @@ def minnow():
         placed = sorted(modules, key=lambda m: m["position"])
         prompt = [id for m in placed for id in m["ids"]] + tokenizer(own)["input_ids"]
         generated, rows = generate(model, prompt, [(len(m["ids"]), m["position"]) for m in placed])
-        top = rows.log_softmax(-1).topk(5)
+        top = rows.log_softmax(-1).topk(4)
         cases.append({"modules": [{"prompt": m["text"], "position": m["position"]} for m in modules], "prompt": own,
                       "tokens": len(prompt), "generated": generated,
                       "top": [[[int(i), round(float(v), 5)] for v, i in zip(*row)] for row in zip(top.values, top.indices)]})
