@@ -56,5 +56,17 @@ TEST_F(ActivatedAdaptersTest, ShareTheModelsBlocksBeforeIt) {
   EXPECT_EQ(cached_tokens(17, {}), 16);
 }
 
+TEST_F(ActivatedAdaptersTest, LeaveModulesAsTheyAre) {
+  Request request = numbered_request(14, 1);
+  request.modules = {{.tokens = 6, .position = 0}, {.tokens = 5, .position = 8}};
+  Request plain = request;
+  add(request, begins(12));
+  EXPECT_THAT(step().adapters, IsEmpty());  // a module
+  EXPECT_THAT(step().adapters, IsEmpty());
+  EXPECT_THAT(step().adapters, ElementsAre(-1, 0, 0));
+  EXPECT_TRUE(scheduler().idle());
+  EXPECT_EQ(SmallSteps::cached_tokens(plain), 12) << "the modules, and the token before the adapter's";
+}
+
 }  // namespace
 }  // namespace sluice::activated_adapters_test
