@@ -243,6 +243,18 @@ void KvCache::copy_blocks(ops::Ctx& c, const Indices& pairs) const {
   }
 }
 
+namespace {
+
+// A backend has room for so many indices of an op; the step of many prompts with modules may have more.
+void copy_in_parts(ops::Ctx& c, const Tensor& rows, std::span<const int32_t> pairs) {
+  constexpr size_t kMostIndices = 1 << 17;
+  for (; !pairs.empty(); pairs = pairs.subspan(std::min(pairs.size(), kMostIndices))) {
+    ops::copy_rows(c, rows, rows, pairs.first(std::min(pairs.size(), kMostIndices)));
+  }
+}
+
+}  // namespace
+
 // Rows of the layers' tensors are vectors: one for each block, head and token.
 void KvCache::copy_tokens(ops::Ctx& c, std::span<const int32_t> pairs) const {
   if (pairs.empty()) return;
@@ -263,11 +275,9 @@ void KvCache::copy_tokens(ops::Ctx& c, std::span<const int32_t> pairs) const {
       }
       listed = heads;
     }
-    const Tensor all(cache.data, cache.dtype, {vectors, cache.shape[3]});
-    ops::copy_rows(c, all, all, rows);
+    copy_in_parts(c, Tensor(cache.data, cache.dtype, {vectors, cache.shape[3]}), rows);
     if (cache.scales == nullptr) return;
-    const Tensor scales(reinterpret_cast<std::byte*>(cache.scales), &kFloat32, {vectors, 1});
-    ops::copy_rows(c, scales, scales, rows);
+    copy_in_parts(c, Tensor(reinterpret_cast<std::byte*>(cache.scales), &kFloat32, {vectors, 1}), rows);
   };
   for (const Layer& layer : layers_) {
     CHECK(layer.group == 0 && layer.share.whole(), "tokens of a cache of several groups or ranks are not copied alone");

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -199,6 +200,42 @@ TEST(KvCache, Int8HasAScalePerVector) {
                           static_cast<size_t>(vectors) * sizeof(float)),
               0);
   }
+}
+
+TEST(KvCache, CopiesTokensAlone) {
+  const ops::Backend& reference = ops::select_backend("reference");
+  ThreadPool pool(1);
+  Arena arena(0);
+  ops::Queue queue(reference.open(0), pool);
+  ops::Ctx ctx(queue, arena);
+  const std::vector<KvShape> layers = {kHeads, {.kv_heads = 1, .head_dim = 72}, kHeads};
+  const KvCache cache(one_group(layers, &kInt8, 8), 4);
+  // Every vector has a code and a scale of its own.
+  const auto each = [&](const auto& visit) {
+    for (int i = 0; i < 3; ++i) {
+      for (const ops::CacheTensor* t : {&cache.layer(i).k, &cache.layer(i).v}) {
+        const int64_t heads = t->shape[1], width = t->shape[3];
+        for (int64_t v = 0; width > 0 && v < 4 * heads * 8; ++v) {
+          const auto slot = static_cast<int32_t>(v / (heads * 8) * 8 + v % 8);
+          const int64_t head = v / 8 % heads;
+          const auto code = [&](int32_t at) { return static_cast<int8_t>(at + 32 * head); };
+          visit(slot, t->as<int8_t>() + v * width, width, t->scales + v, code);
+        }
+      }
+    }
+  };
+  each([](int32_t slot, int8_t* codes, int64_t width, float* scale, const auto& code) {
+    std::fill_n(codes, width, code(slot));
+    *scale = static_cast<float>(code(slot));
+  });
+  const std::vector<int32_t> pairs = {5, 17, 30, 18, 7, 0};
+  cache.copy_tokens(ctx, pairs);
+  each([&](int32_t slot, const int8_t* codes, int64_t width, const float* scale, const auto& code) {
+    for (size_t i = 0; i < pairs.size(); i += 2) slot = slot == pairs[i + 1] ? pairs[i] : slot;
+    EXPECT_EQ(codes[0], code(slot));
+    EXPECT_EQ(codes[width - 1], code(slot));
+    EXPECT_EQ(*scale, static_cast<float>(code(slot)));
+  });
 }
 
 }  // namespace
