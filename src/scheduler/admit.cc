@@ -1,6 +1,7 @@
 // When a waiting sequence begins to run, and what the prefix cache has of it.
 #include <algorithm>
 #include <span>
+#include <unordered_set>
 #include <utility>
 
 #include "scheduler/scheduler.h"
@@ -110,24 +111,21 @@ bool Scheduler::admit(BatchBuilder& builder, Sequence& sequence) {
 
 // Whether another sequence computes a module that is not found. It will be in the prefix cache soon.
 bool Scheduler::others_compute(const ModuleLayout& wanted, const FoundRows& found) const {
-  const auto computes = [](const Sequence& other, const BlockHash& hash) {
-    const SequenceMemory& memory = other.memory;
+  std::unordered_set<BlockHash, BlockHasher> missing;
+  for (size_t i = 0; i < wanted.parts.size(); ++i) {
+    if (found.blocks[i] < wanted.parts[i].blocks()) missing.insert(wanted.parts[i].hashes.back());
+  }
+  if (missing.empty()) return false;
+  return std::ranges::any_of(running_, [&](const Sequence* other) {
+    const SequenceMemory& memory = other->memory;
     for (size_t i = 0; i < memory.modules.size(); ++i) {
       const ModuleLayout::Part& part = memory.layout->parts[i];
       const bool done = memory.modules[i].computed == part.tokens;
-      const bool committed = memory.modules[i].cached == part.blocks() || other.in_flight == 0;
-      if (part.hashes.back() == hash && !(done && committed)) return true;
+      const bool committed = memory.modules[i].cached == part.blocks() || other->in_flight == 0;
+      if (!(done && committed) && missing.contains(part.hashes.back())) return true;
     }
     return false;
-  };
-  for (size_t i = 0; i < wanted.parts.size(); ++i) {
-    const ModuleLayout::Part& part = wanted.parts[i];
-    if (found.blocks[i] == part.blocks()) continue;
-    for (const Sequence* other : running_) {
-      if (computes(*other, part.hashes.back())) return true;
-    }
-  }
-  return false;
+  });
 }
 
 // Until the load ends, the sequence is like one whose step is in flight.
