@@ -130,7 +130,8 @@ def main():
             model = load(name, folder)
             ends, texts = ends_of(name, model), prompts(name)
             for number, (alpha, top_k, penalty) in enumerate(settings()):
-                for prompt in texts[number % len(texts) :]:
+                first = number % len(texts)
+                for prompt in texts[first:] + texts[:first]:
                     tokens, margin = search(model, prompt, alpha, top_k, MOST_TOKENS, penalty, ends)
                     if margin < LEAST_MARGIN:
                         continue
