@@ -3,10 +3,12 @@
 
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "cuda/parts.h"
 #include "cuda/timing.h"
+#include "kernels/cuda/attention/splits.h"
 
 namespace sluice::cuda {
 namespace {
@@ -76,22 +78,27 @@ void bench_attention(const AttentionShape& s) {
   bench_queue().reserve_workspace(attention_workspace(sequences, s.heads, value_dim, longest));
   Launch to = launch();
   if (!s.warpgroups) to.compute_capability = 80;
-  const double seconds = seconds_per_call(rows > 1 ? 2 : 8, [&](int) { attention_tensor(to, args, at); });
-  std::string error;
+  const Tensor exact(memory.data() + tokens * out_width * sizeof(float), &kFloat32, {tokens, out_width});
   if (s.check) {
-    const Tensor fast = args.out;
-    args.out = Tensor(memory.data() + tokens * out_width * sizeof(float), &kFloat32, {tokens, out_width});
-    attention_exact(launch(), args, at);
-    error = fmt::format("  error {:.1e}", relative_error(fast, args.out));
+    ops::AttentionArgs checked = args;
+    checked.out = exact;
+    attention_exact(launch(), checked, at);
   }
   const int shortest = *std::min_element(s.keys.begin(), s.keys.end());
-  fmt::print(
-      "attention {:>8} {:2}/{} x {:3}, blocks of {:2}{}{}{}: {:4} x {:5} rows {:6}-{:6} keys: {:9.1f} us {:5.2f} TB/s "
-      "{:6.1f} TFLOP/s{}\n",
-      type->name, s.heads, s.kv_heads, s.dim, s.block_size, s.warpgroups ? "" : ", mma.sync",
-      s.queries == &kFloat32 ? "" : ", bf16 queries", s.parts > 1 ? fmt::format(", 1/{} of the keys", s.parts) : "",
-      sequences, rows, shortest, longest, seconds * 1e6, bytes / seconds * 1e-12,
-      2.0 * pairs * static_cast<double>(width + out_width) / seconds * 1e-12, error);
+  const auto report = [&](std::string_view kernel, const auto& attend) {
+    bool done = true;
+    const double seconds = seconds_per_call(rows > 1 ? 2 : 8, [&](int) { done &= attend(to, args, at); });
+    if (!done) return;
+    const std::string error = s.check ? fmt::format("  error {:.1e}", relative_error(args.out, exact)) : "";
+    fmt::print(
+        "attention {:>8} {:2}/{} x {:3}, blocks of {:2}{}{}{}: {:4} x {:5} rows {:6}-{:6} keys: {:9.1f} us {:5.2f} TB/s "
+        "{:6.1f} TFLOP/s{}\n",
+        type->name, s.heads, s.kv_heads, s.dim, s.block_size, kernel, s.queries == &kFloat32 ? "" : ", bf16 queries",
+        sequences, rows, shortest, longest, seconds * 1e6, bytes / seconds * 1e-12,
+        2.0 * pairs * static_cast<double>(width + out_width) / seconds * 1e-12, error);
+  };
+  report(s.warpgroups ? "" : ", mma.sync", attention_tensor);
+  report(", splits", attention_by_splits);
 }
 
 std::vector<int> all(int sequences, int keys) { return std::vector<int>(static_cast<size_t>(sequences), keys); }

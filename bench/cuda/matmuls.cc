@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "cuda/parts.h"
 #include "cuda/timing.h"
+#include "kernels/cuda/matmul/chain.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 #include "kernels/cuda/matmul/rows.h"
 
@@ -51,7 +52,7 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
       const double s = seconds_per_call(calls, [&](int i) { done &= multiply(launch(), matmul(i, out)); });
       if (done) report(kernel, s);
     };
-    if (type != &kFloat32) report_if_done("rows", matmul_plain_rows);
+    if (type != &kFloat32) report_if_done("rows", matmul_plain_rows), report_if_done("chains", matmul_by_chains);
     report_if_done("cublas", matmul_dense);
   }
 }
@@ -229,7 +230,8 @@ constexpr std::pair<int64_t, int64_t> kLayer8B[] = {{6144, 4096}, {4096, 4096}, 
 }  // namespace
 
 void bench_plain_matmuls() {
-  for (const auto& [n, k] : kLayer8B) bench_matmul(&kBFloat16, n, k, {1, 2, 4, 8, 16, 32, 64, 256, 2048, 8192});
+  for (const auto& [n, k] : kLayer8B)
+    bench_matmul(&kBFloat16, n, k, {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192});
   bench_matmul(&kBFloat16, 128256, 4096, {1, 8, 32, 64});
   bench_matmul(&kFloat16, 4096, 4096, {1, 16});
   bench_matmul(&kFloat32, 4096, 4096, {64, 2048});

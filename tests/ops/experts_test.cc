@@ -51,7 +51,7 @@ class ExpertsTest : public OpsTest {
     const double most = int8_block != 0                              ? 0.02
                         : !plain && stored == &kBFloat16             ? 5e-3
                         : !GetParam()->can.batch_invariant && !plain ? 1e-2
-                        : !GetParam()->can.batch_invariant           ? 1e-3
+                        : on_tensor_cores()                          ? 1e-3
                                                                      : 1e-5;
     for (int64_t r = 0; r < out->rows(); ++r) {
       double error = 0, size = 0;

@@ -93,6 +93,41 @@ TEST_P(MatmulTest, FusedSourcesPackLikeOne) {
   }
 }
 
+// The kernels of a GPU take tiles of up to 256 rows, and choose them by the numbers of rows and outputs.
+TEST_P(MatmulTest, RowsKeepTheirBitsInLargeBatches) {
+  if (!std::string_view(GetParam()->name).starts_with("cuda")) GTEST_SKIP() << "only GPUs have such tiles";
+  if (!GetParam()->can.batch_invariant) GTEST_SKIP() << "kernels are chosen by the number of rows";
+  for (DType stored : {&kBFloat16, &kFloat16}) {
+    for (auto [n, k, total] :
+         {std::tuple<int64_t, int64_t, int64_t>{8525, 192, 600}, {4099, 328, 1100}, {72, 4096, 300}}) {
+      Owned matrix(stored, {n, k}), x(&kFloat32, {total, k}), biases(&kFloat32, {1, n}),
+          start(&kFloat32, {total, n}, 3);
+      matrix.fill(random), x.fill(random), biases.fill(random), start.fill(random);
+      const Packed weight = packed(device.ctx, stored, {&matrix}, k);
+      const auto multiply = [&](const Owned& out, int64_t first, int64_t rows) {
+        matmul(device.ctx, {.out = out->slice_rows(first, rows),
+                            .x = x->slice_rows(first, rows),
+                            .weight = &weight,
+                            .bias = biases->f32(),
+                            .accumulate = true});
+      };
+      const Owned whole(start);
+      multiply(whole, 0, total);
+      for (const int64_t batch : {1, 2, 7, 8, 9, 33, 64, 65, 129, 257, 300}) {
+        const Owned out(start);
+        for (int64_t r = 0; r < total; r += batch) {
+          multiply(out, r, std::min(batch, total - r));
+          if (batch < 33 && r > 3 * batch) break;
+        }
+        for (int64_t r = 0; r < (batch < 33 ? 4 * batch : total); ++r) {
+          ASSERT_TRUE(same_bits(out.row(r), whole.row(r), n))
+              << stored->name << " n " << n << " k " << k << " batch " << batch << " row " << r;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(MatmulTest, RowsKeepTheirBitsInEveryBatch) {
   const int64_t total = !GetParam()->can.batch_invariant ? 31 : 70;  // beyond, another kernel may be chosen
   for (DType stored : kTypes) {

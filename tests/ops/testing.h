@@ -180,18 +180,18 @@ class Checked {
 
 class OpsTest : public testing::TestWithParam<const Backend*> {
  protected:
+  // Whether matmuls and attention of 16 bits round their inputs to those.
+  static bool on_tensor_cores() { return GetParam()->name == "cuda" || GetParam()->name == "cuda-invariant"; }
   // Returns the tolerance of attention over a cache of `type`, relative to a row's largest value.
   static float attention_tolerance(DType type) {
     // For backends that also round queries and softmax weights.
     if (type != &kFloat32 && type != &kFloat16 && GetParam()->can.rounds_attention) return 2e-2f;
-    return type == &kFloat16 && !GetParam()->can.batch_invariant ? 3e-3f : 5e-6f;
+    return type == &kFloat16 && on_tensor_cores() ? 3e-3f : 5e-6f;
   }
   // Returns the tolerance of a matmul with k inputs. Kernels may round x to bf16 if the weights are bf16 (2^-9 per
   // element, averaging out over k), and some also to fp16. Others only sum in another order.
   static float tolerance(DType stored, int64_t k) {
-    const float each = stored == &kBFloat16                                      ? 6e-3f
-                       : stored == &kFloat16 && !GetParam()->can.batch_invariant ? 1e-3f
-                                                                                 : 1e-6f;
+    const float each = stored == &kBFloat16 ? 6e-3f : stored == &kFloat16 && on_tensor_cores() ? 1e-3f : 1e-6f;
     return each * std::sqrt(static_cast<float>(k)) + 1e-6f;
   }
   // Returns the cases that the backend under test runs: all, or under a sanitizer every third. Backends with different

@@ -1,16 +1,19 @@
-// Adapts the launch functions to the op table and registers two backends. In "cuda", matmuls and attention run on the
-// tensor cores, and the number of rows selects the kernel. "cuda-exact" is batch-invariant: it computes in fp32, and a
-// row's bits depend on its own data only.
+// Adapts the launch functions to the op table and registers three backends. In "cuda", matmuls and attention run on the
+// tensor cores, and the number of rows selects the kernel. The others are batch-invariant, that is, a row's bits depend
+// on its own data only. "cuda-invariant" has kernels for the tensor cores that add in a fixed order, and computes in
+// fp32 what they do not take. "cuda-exact" computes everything in fp32.
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "base/registry.h"
+#include "kernels/cuda/attention/splits.h"
 #include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/collectives/sums_begun.h"
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/matmul/chain.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 #include "kernels/cuda/matmul/rows.h"
 #include "kernels/cuda/per_device.h"
@@ -21,6 +24,14 @@
 
 namespace sluice::cuda {
 namespace {
+
+// The kernels of a backend: the fastest; those for the tensor cores whose sums have a fixed order, and exact ones for
+// the rest; or exact ones.
+enum class Kernels { kFast, kInvariant, kExact };
+
+constexpr Arithmetic arithmetic(Kernels kernels) {
+  return kernels == Kernels::kFast ? Arithmetic::kTensor : Arithmetic::kExact;
+}
 
 // The numbers of rows from which matmuls with plain weights use the kernels for many rows instead of the streaming
 // kernels. From these numbers on they were more than 3 % faster on an H200 (bench/results/2026-11-cuda-kernels.md).
@@ -73,10 +84,10 @@ void launch_or_record(ops::Queue& queue, OpDescription description, F&& body) {
   own.finish_op();
 }
 
-// The same for an op that the kernel may execute with the tensor cores only.
-template <Arithmetic arithmetic, class F>
+// The same for an op whose sums that kernel adds in another order.
+template <Kernels kernels, class F>
 void launch_or_record(ops::Queue& queue, const OpDescription& description, F&& body) {
-  if (arithmetic == Arithmetic::kTensor) return launch_or_record(queue, description, std::forward<F>(body));
+  if (kernels == Kernels::kFast) return launch_or_record(queue, description, std::forward<F>(body));
   finish(queue, body);
 }
 
@@ -105,9 +116,9 @@ void clamped_glu_op(ops::Queue& queue, Tensor out, Tensor gate_up, float alpha, 
                    [=](const Launch& l) { clamped_glu(l, out, gate_up, alpha, limit); });
 }
 
-template <Arithmetic arithmetic, auto run, class Args>
+template <Kernels kernels, auto run, class Args>
 void lora_op(ops::Queue& queue, const Args& args) {
-  finish(queue, [&](const Launch& l) { run(l, args, on_device(queue, args.slots), arithmetic); });
+  finish(queue, [&](const Launch& l) { run(l, args, on_device(queue, args.slots), arithmetic(kernels)); });
 }
 
 void matrix_slots_op(ops::Queue& queue, const ops::MatrixSlotsArgs& args) {
@@ -213,14 +224,14 @@ void rope_store_op(ops::Queue& queue, const ops::RopeStoreArgs& args) {
   finish(queue, [&](const Launch& l) { rope_store(l, args, positions, slots); });
 }
 
-template <Arithmetic arithmetic>
+template <Kernels kernels>
 void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
   AttentionIndices at{.query_start = on_device(queue, args.query_start),
                       .kv_len = on_device(queue, args.kv_len),
                       .block_table = on_device(queue, args.block_table),
                       .sequences = static_cast<int>(args.kv_len.size())};
   if (args.selected.data != nullptr) {
-    return finish(queue, [&](const Launch& l) { attention_selected(l, args, at, arithmetic); });
+    return finish(queue, [&](const Launch& l) { attention_selected(l, args, at, arithmetic(kernels)); });
   }
   const int group = args.heads / static_cast<int>(args.k_cache.shape[1]);
   const ops::KeyShare& share = args.share;
@@ -228,14 +239,16 @@ void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
     const int keys = share.whole() ? args.kv_len[s] : static_cast<int>(share.count(args.kv_len[s]));
     at.count(args.query_start[s + 1] - args.query_start[s], keys, group);
   }
-  launch_or_record<arithmetic>(queue, AttentionOp{args, at}, [=](const Launch& l) {
-    if (arithmetic != Arithmetic::kTensor || !attention_tensor(l, args, at)) attention_exact(l, args, at);
+  launch_or_record<kernels>(queue, AttentionOp{args, at}, [=](const Launch& l) {
+    if (kernels == Kernels::kFast && attention_tensor(l, args, at)) return;
+    if (kernels == Kernels::kInvariant && attention_by_splits(l, args, at)) return;
+    attention_exact(l, args, at);
   });
 }
 
-template <Arithmetic arithmetic>
+template <Kernels kernels>
 void select_entries_op(ops::Queue& queue, const ops::SelectEntriesArgs& args) {
-  finish(queue, [&](const Launch& l) { select_entries(l, args, arithmetic); });
+  finish(queue, [&](const Launch& l) { select_entries(l, args, arithmetic(kernels)); });
 }
 
 void feed_sampled_op(ops::Queue& queue, const ops::FeedSampledArgs& args) {
@@ -246,10 +259,11 @@ void pooling_op(ops::Queue& queue, const ops::PoolingArgs& args) {
   finish(queue, [&](const Launch& l) { pooling(l, args, on_device(queue, args.query_start)); });
 }
 
-template <Arithmetic arithmetic>
+template <Kernels kernels>
 void matmul_by(const Launch& l, const MatmulProblem& p) {
-  if (matmul_quantized(l, p, arithmetic)) return;
-  const bool tensor = arithmetic == Arithmetic::kTensor;
+  if (matmul_quantized(l, p, arithmetic(kernels))) return;
+  if (kernels == Kernels::kInvariant && matmul_by_chains(l, p)) return;
+  const bool tensor = kernels == Kernels::kFast;
   if (tensor && p.matrices == 1 && p.x.rows() >= dense_rows(l, p.type, p.n * p.k)) {
     if (p.type != &kFloat32 && matmul_plain_rows(l, p)) return;
     if (matmul_dense(l, p)) return;
@@ -276,10 +290,10 @@ MatmulProblem problem_of(const ops::MatmulArgs& args) {
           .rounding = args.weight->inputs};
 }
 
-template <Arithmetic arithmetic>
+template <Kernels kernels>
 void matmul_op(ops::Queue& queue, const ops::MatmulArgs& args) {
   const MatmulProblem p = problem_of(args);
-  launch_or_record<arithmetic>(queue, p, [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
+  launch_or_record<kernels>(queue, p, [=](const Launch& l) { matmul_by<kernels>(l, p); });
 }
 
 bool lora_matmul_op(ops::Queue& queue, const ops::MatmulArgs& args, const ops::LoraShrinkArgs& change) {
@@ -322,7 +336,20 @@ DType output_type(const ops::Queue& queue, const ops::Weight& weight, int64_t ro
   return input != &kFloat32 && dense_possible(own.launch(), weight, rows, input, &kBFloat16) ? &kBFloat16 : &kFloat32;
 }
 
-template <Arithmetic arithmetic>
+// The same for chains, whatever the number of rows (matmul/chain.h).
+DType chain_input_type(const ops::Queue& queue, const ops::Weight& weight, int64_t /*rows*/) {
+  const Launch& l = static_cast<const Queue&>(queue).launch();
+  return has_chains(l, weight.dtype) && weight.k % kSliceElements == 0 ? weight.dtype : &kFloat32;
+}
+
+DType chain_output_type(const ops::Queue& queue, const ops::Weight& weight, int64_t /*rows*/) {
+  const Launch& l = static_cast<const Queue&>(queue).launch();
+  constexpr int64_t kWholeQuads = 8;  // outputs whose halves other ops read four at a time
+  return weight.dtype == &kBFloat16 && has_chains(l, weight.dtype) && weight.n % kWholeQuads == 0 ? &kBFloat16
+                                                                                                  : &kFloat32;
+}
+
+template <Kernels kernels>
 void expert_matmul_op(ops::Queue& queue, const ops::MatmulKernels&, const ops::ExpertMatmulArgs& args) {
   const int64_t n = args.out.shape[1];
   const bool gathers = args.rows.data != nullptr;
@@ -341,22 +368,22 @@ void expert_matmul_op(ops::Queue& queue, const ops::MatmulKernels&, const ops::E
                         .starts = args.starts.as<const int32_t>(),
                         .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
                         .rounding = args.weight->inputs};
-  launch_or_record<arithmetic>(queue, p, [=](const Launch& l) { matmul_by<arithmetic>(l, p); });
+  launch_or_record<kernels>(queue, p, [=](const Launch& l) { matmul_by<kernels>(l, p); });
 }
 
-template <Arithmetic arithmetic>
+template <Kernels kernels>
 void head_matmul_op(ops::Queue& queue, const ops::MatmulKernels&, const ops::HeadMatmulArgs& args) {
   finish(queue, [&](const Launch& l) {
-    matmul_by<arithmetic>(l, {.out = args.out,
-                              .x = args.x,
-                              .type = args.weight->dtype,
-                              .weight = args.weight->data,
-                              .n = args.n,
-                              .k = args.weight->k,
-                              .matrices = args.heads,
-                              .weight_rows = ops::stacked_outputs(args.n),
-                              .x_columns = args.x_stride,
-                              .out_columns = args.out_stride});
+    matmul_by<kernels>(l, {.out = args.out,
+                           .x = args.x,
+                           .type = args.weight->dtype,
+                           .weight = args.weight->data,
+                           .n = args.n,
+                           .k = args.weight->k,
+                           .matrices = args.heads,
+                           .weight_rows = ops::stacked_outputs(args.n),
+                           .x_columns = args.x_stride,
+                           .out_columns = args.out_stride});
   });
 }
 
@@ -386,14 +413,20 @@ void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor&
               });
 }
 
-template <Arithmetic arithmetic, const TypeInfo& Type>
+template <Kernels kernels, const TypeInfo& Type>
 constexpr ops::MatmulKernels kMatmul{
-    .packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul_op<arithmetic>};
+    .packed_bytes = packed_bytes<Type>, .pack = pack<Type>, .matmul = matmul_op<kernels>};
 
 // Sets the input and output types of matmuls whose kernels round their inputs anyway.
-void add_rounded_types(std::map<DType, ops::MatmulKernels>& kernels) {
-  for (DType type : {&kBFloat16, &kFloat16, &quant::Fp8::kType}) {
-    kernels.at(type).input_type = input_type, kernels.at(type).output_type = output_type;
+template <Kernels kernels>
+void add_rounded_types(std::map<DType, ops::MatmulKernels>& all) {
+  const auto add = [&](DType type, auto input, auto output) {
+    all.at(type).input_type = input, all.at(type).output_type = output;
+  };
+  if (kernels == Kernels::kFast) {
+    for (DType type : {&kBFloat16, &kFloat16, &quant::Fp8::kType}) add(type, input_type, output_type);
+  } else if (kernels == Kernels::kInvariant) {
+    for (DType type : {&kBFloat16, &kFloat16}) add(type, chain_input_type, chain_output_type);
   }
 }
 
@@ -406,45 +439,45 @@ void clear_panels(ops::Queue& queue, const ops::Weight& into, int64_t row, int64
   check_cuda(cudaMemsetAsync(into.data + first * bytes, 0, count * bytes, stream), "weights");
 }
 
-template <Arithmetic arithmetic>
+template <Kernels kernels>
 std::map<DType, ops::MatmulKernels> matmul_kernels() {
-  std::map<DType, ops::MatmulKernels> kernels = {{&kFloat32, kMatmul<arithmetic, kFloat32>},
-                                                 {&kBFloat16, kMatmul<arithmetic, kBFloat16>},
-                                                 {&kFloat16, kMatmul<arithmetic, kFloat16>}};
+  std::map<DType, ops::MatmulKernels> all = {{&kFloat32, kMatmul<kernels, kFloat32>},
+                                             {&kBFloat16, kMatmul<kernels, kBFloat16>},
+                                             {&kFloat16, kMatmul<kernels, kFloat16>}};
   for (DType type : Registry<TypeInfo>::all()) {
     const PanelKernels* panels = panel_kernels(type);
     if (panels == nullptr) continue;
-    kernels[type] = {.packed_bytes = panels->packed_bytes,
-                     .pack = panels->pack,
-                     .clear = clear_panels,
-                     .matmul = matmul_op<arithmetic>};
+    all[type] = {.packed_bytes = panels->packed_bytes,
+                 .pack = panels->pack,
+                 .clear = clear_panels,
+                 .matmul = matmul_op<kernels>};
   }
-  if constexpr (arithmetic == Arithmetic::kTensor) add_rounded_types(kernels);
-  return kernels;
+  add_rounded_types<kernels>(all);
+  return all;
 }
 
 // The slots that are not plain (ops.h) have functions above.
-template <Arithmetic arithmetic>
+template <Kernels kernels>
 constexpr ops::OpTable op_table() {
   ops::OpTable table{.embed = embed_op,
                      .rms_norm = rms_norm_op,
                      .glu = glu_op,
                      .clamped_glu = clamped_glu_op,
                      .rope_store = rope_store_op,
-                     .attention = attention_op<arithmetic>,
-                     .select_entries = select_entries_op<arithmetic>,
+                     .attention = attention_op<kernels>,
+                     .select_entries = select_entries_op<kernels>,
                      .gather_rows = gather_rows_op,
                      .combine = combine_op,
-                     .lora_shrink = lora_op<arithmetic, lora_shrink, ops::LoraShrinkArgs>,
-                     .lora_expand = lora_op<arithmetic, lora_expand, ops::LoraExpandArgs>,
+                     .lora_shrink = lora_op<kernels, lora_shrink, ops::LoraShrinkArgs>,
+                     .lora_expand = lora_op<kernels, lora_expand, ops::LoraExpandArgs>,
                      .copy_rows = copy_rows_op,
                      .feed_sampled = feed_sampled_op,
                      .pooling = pooling_op,
                      .route = route_op,
                      .choose_physical = choose_physical_op,
                      .group_by_expert = group_by_expert_op,
-                     .expert_matmul = expert_matmul_op<arithmetic>,
-                     .head_matmul = head_matmul_op<arithmetic>,
+                     .expert_matmul = expert_matmul_op<kernels>,
+                     .head_matmul = head_matmul_op<kernels>,
                      .matrix_slots = matrix_slots_op,
                      .all_reduce = all_reduce_op,
                      .all_gather = rank_op<all_gather, Tensor, Tensor>,
@@ -458,49 +491,49 @@ constexpr ops::OpTable op_table() {
   return table;
 }
 
-template <Arithmetic arithmetic>
-constinit const ops::OpTable kTable = op_table<arithmetic>();
+template <Kernels kernels>
+constinit const ops::OpTable kTable = op_table<kernels>();
 
-template <Arithmetic arithmetic>
+template <Kernels kernels>
 ops::Ops make_ops() {
   // A norm behind a sum adds in another order than one of its own, so a row's bits would depend on the number of rows.
-  constexpr bool fuses_norms = arithmetic == Arithmetic::kTensor;
-  return {kTable<arithmetic>,    matmul_kernels<arithmetic>(),
-          /*gathers_rows=*/true, normalizes_heads,
-          begin_sum_op,          fuses_norms ? all_reduce_norm_op : nullptr};
+  constexpr bool fuses_norms = kernels == Kernels::kFast;
+  return {kTable<kernels>,       matmul_kernels<kernels>(),
+          /*gathers_rows=*/true, normalizes_heads,          begin_sum_op, fuses_norms ? all_reduce_norm_op : nullptr};
 }
 
 // Devices are never destroyed: others may hold their streams and memory until the process ends.
-template <Arithmetic arithmetic>
+template <Kernels kernels>
 ops::Device& open(int ordinal) {
-  static const ops::Ops& ops = *new ops::Ops(make_ops<arithmetic>());
+  static const ops::Ops& ops = *new ops::Ops(make_ops<kernels>());
   static auto& devices = *new PerDevice<Device*>;
   return *devices.get(ordinal, [&] { return new Device(ordinal, ops); });
 }
 
-template <Arithmetic arithmetic>
+template <Kernels kernels>
 constexpr ops::Backend backend(std::string_view name, int rank) {
-  constexpr bool tensor = arithmetic == Arithmetic::kTensor;
   return {.name = name,
           .rank = rank,
           .devices = device_count,
-          .open = open<arithmetic>,
+          .open = open<kernels>,
           .can = {.captures = true,
                   .collectives = true,
-                  .batch_invariant = !tensor,
-                  .rounds_attention = tensor,
+                  .batch_invariant = kernels != Kernels::kFast,
+                  .rounds_attention = kernels != Kernels::kExact,
                   .narrow_caches = {&kFloat8E4M3, &kFloat8E5M2, &kInt8}},
-          .batch_invariant_backend = "cuda-exact"};
+          .batch_invariant_backend = "cuda-invariant"};
 }
 
-// The default backend if there is a device. The batch-invariant one is selected by name only.
-const ops::Backend tensor = backend<Arithmetic::kTensor>("cuda", 100);
-const ops::Backend exact = backend<Arithmetic::kExact>("cuda-exact", -1);
-const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{tensor}, Registry<ops::Backend>{exact}};
+// The default backend if there is a device. The others are selected by name, or because of what they can.
+const ops::Backend fast = backend<Kernels::kFast>("cuda", 100);
+const ops::Backend invariant = backend<Kernels::kInvariant>("cuda-invariant", -1);
+const ops::Backend exact = backend<Kernels::kExact>("cuda-exact", -2);
+const Registry<ops::Backend> registered[] = {Registry<ops::Backend>{fast}, Registry<ops::Backend>{invariant},
+                                             Registry<ops::Backend>{exact}};
 
 const ops::LoraMatmul lora_matmul{.name = "cuda",
                                   .type = &kBFloat16,
-                                  .shrink = lora_op<Arithmetic::kTensor, lora_shrink, ops::LoraShrinkArgs>,
+                                  .shrink = lora_op<Kernels::kFast, lora_shrink, ops::LoraShrinkArgs>,
                                   .run = lora_matmul_op};
 const Registry<ops::LoraMatmul> lora_matmul_registered{lora_matmul};
 

@@ -1,10 +1,12 @@
-// Grouped GEMM: matmuls of experts that have many rows, with weights and inputs of one type, on compute capability 9.0
-// (sm_90a): 8-bit floats with a scale per row of each, or 16 bits. Bound by the rate of the tensor cores, and by memory
-// traffic where experts have fewer than some hundred rows. Measured on one H200 in a prompt of 8000 tokens: the two
-// matmuls of 128 bf16 experts, [1536, 2048] and [2048, 768], with 500 rows each take 1057 us, 586 TFLOP/s.
+// Grouped GEMM: matmuls of experts, or of one matrix, with many rows and with weights and inputs of one type, on
+// compute capability 9.0 (sm_90a): 8-bit floats with a scale per row of each, or 16 bits. Bound by the rate of the
+// tensor cores, and by memory traffic where experts have fewer than some hundred rows. Each result is one chain of sums
+// over k. Measured on one H200 in a prompt of 8000 tokens: the two matmuls of 128 bf16 experts, [1536, 2048] and [2048,
+// 768], with 500 rows each take 1057 us, 586 TFLOP/s.
 //
 // A tile is 128 outputs of up to 256 rows of an expert: out^T = weight * x^T. Blocks stay and take tiles in turn, in
-// the order of the experts. With few rows per expert, tiles of 128 rows leave room for more stages. Two blocks form a
+// the order of the experts. Those of one matrix go through its outputs once per kBand tiles of rows. With few rows per
+// expert, tiles of 128 rows leave room for more stages. Two blocks form a
 // cluster and take neighbouring outputs of the same rows. One thread of a block copies weights and inputs, 128 bytes
 // per row, as TMA tiles into stages of shared memory; the blocks of a cluster copy half of the inputs each, to both
 // (multicast). It goes on to the next tile while two warp groups, which multiply 64 outputs each, write the results of
@@ -12,6 +14,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/clusters.h"
+#include "kernels/cuda/device/chain_results.cuh"
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/row_tiles.cuh"
@@ -30,6 +33,7 @@ namespace {
 constexpr int kGroupThreads = 128, kConsumers = 2;            // warp groups that multiply
 constexpr int kThreads = kConsumers * kGroupThreads + kWarp;  // the last warp copies
 constexpr int kCluster = 2;                                   // blocks that share inputs
+constexpr int kBand = 8;                                      // tiles of rows that share weights in the L2 cache
 constexpr int kUnit = 64;                                     // rows of a tile whose inputs are copied together
 constexpr int kChunk = 128;                                   // bytes of a row in a stage
 constexpr uint32_t kWeightBytes = kTileOutputs * kChunk, kUnitBytes = kUnit * kChunk;
@@ -37,16 +41,16 @@ constexpr uint32_t kWeightBytes = kTileOutputs * kChunk, kUnitBytes = kUnit * kC
 template <class T>
 inline constexpr bool kScaled = std::is_same_v<T, __nv_fp8_e4m3>;
 
+// How results are written: as fp32, as bf16, or added to what is there.
+enum class Writes { kFloat, kBFloat16, kAdded };
+
 struct GroupedParams {
-  float* out;
-  int64_t out_stride;
+  ChainResults results;
   const float *weight_scales, *x_scales;  // for 8-bit floats
-  const float* bias;                      // or null
-  int64_t bias_step;                      // from a matrix to the next one
-  const int32_t* starts;
+  const int32_t* starts;                  // null: one matrix with all rows
   int matrices;
   int64_t weight_rows;  // from a matrix to the next one
-  int n, rows, chunks;
+  int rows, chunks;
   int pairs;  // of blocks of outputs
 };
 
@@ -62,15 +66,18 @@ class Work {
  public:
   __device__ Work(const GroupedParams& p, int rows)
       : tiles_(p.starts, p.matrices, p.rows, rows),
+        band_(p.starts == nullptr ? kBand : 1),
         pairs_(p.pairs),
         next_(static_cast<int>(blockIdx.x) / kCluster),
-        count_(tiles_.count() * p.pairs) {}
+        tile_count_(tiles_.count()) {}
 
   // Returns false at the end. Used by whole warps.
   __device__ bool take() {
-    if (next_ >= count_) return false;
-    tile = tiles_[next_ / pairs_];
-    output = (next_ % pairs_ * kCluster + static_cast<int>(blockIdx.x) % kCluster) * kTileOutputs;
+    if (next_ >= tile_count_ * pairs_) return false;
+    const int first = next_ / (band_ * pairs_) * band_, in_band = min(band_, tile_count_ - first);
+    const int at = next_ - first * pairs_;
+    tile = tiles_[first + at % in_band];
+    output = (at / in_band * kCluster + static_cast<int>(blockIdx.x) % kCluster) * kTileOutputs;
     units = (tile.count + kUnit - 1) / kUnit;
     next_ += static_cast<int>(gridDim.x) / kCluster;
     return true;
@@ -81,9 +88,9 @@ class Work {
 
  private:
   const RowTiles tiles_;
-  const int pairs_;
+  const int band_, pairs_;
   int next_;
-  const int count_;
+  const int tile_count_;
 };
 
 template <int rows>
@@ -110,7 +117,7 @@ __device__ void produce(const GroupedParams& p, const CUtensorMap& weights, cons
 }
 
 // Multiplies a tile of up to n rows and writes the results. `step` counts the stages that were used before.
-template <class T, int n, int rows>
+template <class T, int n, int rows, Writes writes>
 __device__ void multiply(const GroupedParams& p, const Work& work, const Stages<rows>& shared, int consumer,
                          uint32_t step) {
   constexpr int kStages = Stages<rows>::kStages;
@@ -145,27 +152,54 @@ __device__ void multiply(const GroupedParams& p, const Work& work, const Stages<
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int output = first + 8 * h;
-    scales[h] = kScaled<T> && output < p.n ? p.weight_scales[work.tile.matrix * p.weight_rows + output] : 1.0f;
-    bias[h] = p.bias != nullptr && output < p.n ? p.bias[work.tile.matrix * p.bias_step + output] : 0.0f;
+    scales[h] = kScaled<T> && output < p.results.n ? p.weight_scales[work.tile.matrix * p.weight_rows + output] : 1.0f;
+    bias[h] = p.results.bias_of(output, work.tile.matrix);
   }
-#pragma unroll
-  for (int i = 0; i < n / 8; ++i) {
+  // Calls write(row, output, sum, bias) for the results of eight rows.
+  const auto eight_rows = [&](int i, const auto& write) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int row = 8 * i + 2 * t + j;
       if (row >= work.tile.count) continue;
       const float scale = kScaled<T> ? p.x_scales[work.tile.row + row] : 1.0f;
-      float* out = p.out + (work.tile.row + row) * p.out_stride + first;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float sum = sums[4 * i + 2 * h + j];
-        if (first + 8 * h < p.n) out[8 * h] = (kScaled<T> ? sum * scales[h] * scale : sum) + bias[h];
+        write(work.tile.row + row, first + 8 * h, kScaled<T> ? sum * scales[h] * scale : sum, bias[h]);
       }
+    }
+  };
+  if constexpr (writes == Writes::kAdded) {
+#pragma unroll
+    for (int i = 0; i < n / 8; ++i) {
+      float added[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int row = 8 * i + 2 * t + k % 2, h = k / 2;
+        added[k] = row < work.tile.count ? p.results.added_to(work.tile.row + row, first + 8 * h, bias[h]) : 0.0f;
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int row = 8 * i + 2 * t + k % 2, h = k / 2;
+        if (row < work.tile.count) {
+          p.results.put_float(work.tile.row + row, first + 8 * h, sums[4 * i + k], added[k]);
+        }
+      }
+    }
+  } else if constexpr (writes == Writes::kBFloat16) {
+#pragma unroll
+    for (int i = 0; i < n / 8; ++i) {
+      eight_rows(i, [&](int row, int output, float sum, float b) { p.results.put_bf16(row, output, sum, b); });
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < n / 8; ++i) {
+      eight_rows(i, [&](int row, int output, float sum, float b) { p.results.put_float(row, output, sum, b); });
     }
   }
 }
 
-template <class T, int rows>
+template <class T, int rows, Writes writes>
 __global__ void __launch_bounds__(kThreads, 1)
     matmul_grouped(const __grid_constant__ GroupedParams p, const __grid_constant__ CUtensorMap weights,
                    const __grid_constant__ CUtensorMap inputs) {
@@ -189,11 +223,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     uint32_t step = 0;
     for (Work work(p, rows); work.take(); step += p.chunks) {
-      if (work.units == 1) multiply<T, kUnit>(p, work, shared, consumer, step);
-      if (work.units == 2) multiply<T, 2 * kUnit>(p, work, shared, consumer, step);
+      if (work.units == 1) multiply<T, kUnit, rows, writes>(p, work, shared, consumer, step);
+      if (work.units == 2) multiply<T, 2 * kUnit, rows, writes>(p, work, shared, consumer, step);
       if constexpr (rows > 2 * kUnit) {
-        if (work.units == 3) multiply<T, 3 * kUnit>(p, work, shared, consumer, step);
-        if (work.units == 4) multiply<T, 4 * kUnit>(p, work, shared, consumer, step);
+        if (work.units == 3) multiply<T, 3 * kUnit, rows, writes>(p, work, shared, consumer, step);
+        if (work.units == 4) multiply<T, 4 * kUnit, rows, writes>(p, work, shared, consumer, step);
       }
     }
   }
@@ -201,58 +235,84 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-template <class T, int rows>
-void launch_tiles(const Launch& l, const GroupedParams& p, const CUtensorMap& weights, const CUtensorMap& inputs) {
+// The clusters that the device runs at once.
+template <class T, int rows, Writes writes>
+int most_clusters(const Launch& l) {
   constexpr int kBytes = static_cast<int>(Stages<rows>::kBytes);
   static SharedMemoryLimit limit;
-  limit.raise(l.device, matmul_grouped<T, rows>, kBytes);
+  limit.raise(l.device, matmul_grouped<T, rows, writes>, kBytes);
   static PerDevice<int> clusters;
-  const int most = clusters.get(
-      l.device, [] { return ClusterCapacity(matmul_grouped<T, rows>, kThreads, kBytes).clusters[kCluster]; });
+  return std::max(1, clusters.get(l.device, [] {
+    return ClusterCapacity(matmul_grouped<T, rows, writes>, kThreads, kBytes).clusters[kCluster];
+  }));
+}
+
+int64_t work_of(const GroupedParams& p, int rows) {
+  return int64_t{most_row_tiles(p.starts != nullptr, p.matrices, p.rows, rows)} * p.pairs;
+}
+
+template <class T, int rows, Writes writes>
+void launch_tiles(const Launch& l, const GroupedParams& p, const CUtensorMap& weights, const CUtensorMap& inputs) {
+  const int64_t clusters = std::min<int64_t>(work_of(p, rows), most_clusters<T, rows, writes>(l));
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {kCluster, 1, 1};
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  const int64_t work = int64_t{most_row_tiles(true, p.matrices, p.rows, rows)} * p.pairs;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(kCluster * std::min<int64_t>(work, std::max(most, 1))));
+  config.gridDim = dim3(static_cast<unsigned>(kCluster * clusters));
   config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kBytes;
+  config.dynamicSmemBytes = Stages<rows>::kBytes;
   config.stream = l.stream;
   config.attrs = attributes;
   config.numAttrs = l.pdl ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, matmul_grouped<T, rows>, p, weights, inputs), "grouped matmul");
+  check_cuda(cudaLaunchKernelEx(&config, matmul_grouped<T, rows, writes>, p, weights, inputs), "grouped matmul");
+}
+
+// Whether tiles of 128 rows take less time than tiles of 256. Experts have unequally many rows, so an average decides.
+template <class T, Writes writes>
+bool prefers_small_tiles(const Launch& l, const GroupedParams& p) {
+  constexpr int kFew = 96;  // rows of an expert, on average
+  if (p.starts != nullptr) return p.rows <= kFew * p.matrices;
+  constexpr int kSmall = 9, kLarge = 16;  // the times that tiles take
+  return kSmall * pieces(work_of(p, 128), most_clusters<T, 128, writes>(l)) <
+         kLarge * pieces(work_of(p, 256), most_clusters<T, 256, writes>(l));
+}
+
+template <class T, Writes writes>
+void launch_any(const Launch& l, const GroupedParams& p, const CUtensorMap& weights, const CUtensorMap& inputs) {
+  if (prefers_small_tiles<T, writes>(l, p)) {
+    launch_tiles<T, 128, writes>(l, p, weights, inputs);
+  } else {
+    launch_tiles<T, 256, writes>(l, p, weights, inputs);
+  }
 }
 
 template <class T>
 void launch_grouped(const Launch& l, const GroupedParams& p, const CUtensorMap& weights, const CUtensorMap& inputs) {
-  constexpr int kFew = 96;  // rows of an expert, on average, up to which the smaller tiles are faster
-  if (p.rows <= kFew * p.matrices) {
-    launch_tiles<T, 128>(l, p, weights, inputs);
-  } else {
-    launch_tiles<T, 256>(l, p, weights, inputs);
+  if constexpr (!kScaled<T>) {
+    if (p.results.accumulate) return launch_any<T, Writes::kAdded>(l, p, weights, inputs);
+    if (p.results.bf16) return launch_any<T, Writes::kBFloat16>(l, p, weights, inputs);
   }
+  launch_any<T, Writes::kFloat>(l, p, weights, inputs);
 }
 
 }  // namespace
 
 bool matmul_grouped(const Launch& l, const MatmulProblem& p, const RowOperands& of) {
-  if (p.starts == nullptr || p.accumulate || p.out.dtype != &kFloat32) return false;
-  const GroupedParams params{.out = p.out.f32(),
-                             .out_stride = p.out.row_stride,
+  const bool plain = !p.accumulate && p.out.dtype == &kFloat32;
+  if (p.starts == nullptr ? p.matrices != 1 || (of.type == &kFloat8E4M3 && !plain) : !plain) return false;
+  const GroupedParams params{.results = chain_results(p),
                              .weight_scales = of.weight_scales,
                              .x_scales = of.x_scales,
-                             .bias = p.bias,
-                             .bias_step = p.bias_step,
                              .starts = p.starts,
                              .matrices = p.matrices,
                              .weight_rows = p.weight_rows,
-                             .n = static_cast<int>(p.n),
                              .rows = static_cast<int>(p.x.rows()),
                              .chunks = static_cast<int>(of.bytes / kChunk),
                              .pairs = static_cast<int>(pieces(p.n, kCluster * kTileOutputs))};
-  const CUtensorMap weights = rows_map(p.weight, p.matrices * p.weight_rows, of.weight_pitch, of.bytes, kTileOutputs),
+  const int64_t weight_rows = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
+  const CUtensorMap weights = rows_map(p.weight, weight_rows, of.weight_pitch, of.bytes, kTileOutputs),
                     inputs = rows_map(of.x, p.x.rows(), of.x_pitch, of.bytes, kUnit);
   if (of.type == &kFloat8E4M3) {
     launch_grouped<__nv_fp8_e4m3>(l, params, weights, inputs);

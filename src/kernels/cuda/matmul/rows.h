@@ -1,5 +1,5 @@
 // Matmuls with weights and inputs of one type, without cuBLASLt (compute capability 9.0): of up to some hundred rows
-// (rows.cu), and of experts (grouped.cu).
+// (rows.cu), and of experts or more rows (grouped.cu).
 #pragma once
 
 #include <cuda.h>
@@ -38,7 +38,7 @@ inline constexpr int64_t kMostPlainRows = 32;
 // lora_expand. `slots` are those of `change`, on the device. Returns false, having done nothing, if it cannot.
 bool matmul_lora_rows(const Launch&, const MatmulProblem& p, const ops::LoraShrinkArgs& change, const int32_t* slots);
 
-// grouped.cu: experts with many rows. Returns false, having done nothing, if it cannot.
+// grouped.cu: experts, or one matrix, with many rows. Returns false, having done nothing, if it cannot.
 bool matmul_grouped(const Launch&, const MatmulProblem& p, const RowOperands& operands);
 
 }  // namespace sluice::cuda
