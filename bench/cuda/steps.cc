@@ -19,8 +19,9 @@ struct StepShape {
   int hidden, kv, inner, dim, layers, vocab;  // kv: columns of all kv heads together; vocab 0: without the LM head
 };
 
-// Decode steps of some layers of a model as a CUDA graph: by the persistent decode kernel and by separate launches.
-// Reports the bandwidth at which weights and caches are read.
+// Decode steps of some layers of a model as a CUDA graph: by the persistent decode kernel, by separate launches, and by
+// the batch-invariant backend where it has kernels for the weights. Reports the bandwidth at which weights and caches
+// are read.
 class Steps {
  public:
   Steps(const StepShape& shape, DType type, int rows, int keys) : shape_(shape), type_(type), rows_(rows), keys_(keys) {
@@ -58,12 +59,10 @@ class Steps {
   void report() {
     for (const char* decode_kernel : {"1", "0"}) {
       setenv("SLUICE_CUDA_DECODE_KERNEL", decode_kernel, 1);
-      forward();
-      const auto graph = bench_queue().capture([&] { forward(); });
-      const double s = seconds([&] { graph->launch(); });
-      fmt::print("{} {:>10} {} x {:5} keys, {:2} layers{} {}: {:8.1f} us, {:7.2f} a layer, {:.2f} TB/s\n", shape_.name,
-                 type_->name, rows_, keys_, shape_.layers, shape_.vocab > 0 ? " and head" : "",
-                 *decode_kernel == '1' ? "kernel  " : "launches", s * 1e6, s * 1e6 / shape_.layers, bytes_ / s * 1e-12);
+      report(*decode_kernel == '1' ? "kernel" : "launches", bench_queue());
+    }
+    if (ops::input_type(invariant_, layers_[0].qkv, rows_) != &kFloat32) {
+      report("invariant", invariant_queue());
     }
     unsetenv("SLUICE_CUDA_DECODE_KERNEL");
   }
@@ -74,6 +73,22 @@ class Steps {
     ops::Weight qkv, out, gate_up, down;
     Tensor k, v;
   };
+
+  static Queue& invariant_queue() {
+    static ThreadPool threads(1, false);
+    static const auto queue = ops::select_backend("cuda-invariant").open(0).make_queue(threads);
+    return current(*queue);
+  }
+
+  void report(const char* name, Queue& queue) {
+    ops::Ctx ctx(queue, arena_);
+    forward(ctx);
+    const auto graph = queue.capture([&] { forward(ctx); });
+    const double s = seconds([&] { graph->launch(); }, queue.launch().stream);
+    fmt::print("{} {:>10} {} x {:5} keys, {:2} layers{} {:9}: {:8.1f} us, {:7.2f} a layer, {:.2f} TB/s\n", shape_.name,
+               type_->name, rows_, keys_, shape_.layers, shape_.vocab > 0 ? " and head" : "", name, s * 1e6,
+               s * 1e6 / shape_.layers, bytes_ / s * 1e-12);
+  }
 
   int blocks() const { return (keys_ + kBlock - 1) / kBlock; }
   // Zeros would be read and multiplied with less power, so at a higher clock, than the weights of a model. These words
@@ -95,46 +110,57 @@ class Steps {
     return Tensor(memory_.back().data(), type, shape);
   }
 
-  void forward() {
+  void forward(ops::Ctx& ctx) {
+    const auto input = [&](const Tensor& x, const ops::Weight& to) {
+      return ops::rows_in(x, ops::input_type(ctx, to, rows_));
+    };
+    const auto output = [&](const Tensor& out, const ops::Weight& of) {
+      return ops::rows_in(out, ops::output_type(ctx, of, rows_));
+    };
     for (const Layer& l : layers_) {
-      ops::rms_norm(ctx_, normed_, x_, norm_.f32(), 1e-5f);
-      ops::matmul(ctx_, {.out = qkv_, .x = normed_, .weight = &l.qkv});
-      const Tensor q = qkv_.slice_columns(0, shape_.hidden);
-      ops::rope_store(ctx_, {.q = q,
-                             .k = qkv_.slice_columns(shape_.hidden, shape_.kv),
-                             .v = qkv_.slice_columns(shape_.hidden + shape_.kv, shape_.kv),
-                             .cos_sin = rotations_,
-                             .k_cache = l.k,
-                             .v_cache = l.v,
-                             .positions = indices_[2],
-                             .slots = indices_[3]});
-      ops::attention(ctx_, {.out = mixed_,
-                            .q = q,
+      Tensor normed = input(normed_, l.qkv);
+      const Tensor qkv = output(qkv_, l.qkv), mixed = input(mixed_, l.out), gate_up = output(gate_up_, l.gate_up),
+                   gated = input(gated_, l.down);
+      ops::rms_norm(ctx, normed, x_, norm_.f32(), 1e-5f);
+      ops::matmul(ctx, {.out = qkv, .x = normed, .weight = &l.qkv});
+      const Tensor q = qkv.slice_columns(0, shape_.hidden);
+      ops::rope_store(ctx, {.q = q,
+                            .k = qkv.slice_columns(shape_.hidden, shape_.kv),
+                            .v = qkv.slice_columns(shape_.hidden + shape_.kv, shape_.kv),
+                            .cos_sin = rotations_,
                             .k_cache = l.k,
                             .v_cache = l.v,
-                            .query_start = indices_[1],
-                            .kv_len = indices_[0],
-                            .block_table = indices_[4],
-                            .block_table_stride = blocks(),
-                            .heads = shape_.hidden / shape_.dim,
-                            .scale = 0.1f});
-      ops::matmul(ctx_, {.out = x_, .x = mixed_, .weight = &l.out, .accumulate = true});
-      ops::rms_norm(ctx_, normed_, x_, norm_.f32(), 1e-5f);
-      ops::matmul(ctx_, {.out = gate_up_, .x = normed_, .weight = &l.gate_up});
-      ops::glu(ctx_, gated_, gate_up_, ops::Activation::kSilu);
-      ops::matmul(ctx_, {.out = x_, .x = gated_, .weight = &l.down, .accumulate = true});
+                            .positions = indices_[2],
+                            .slots = indices_[3]});
+      ops::attention(ctx, {.out = mixed,
+                           .q = q,
+                           .k_cache = l.k,
+                           .v_cache = l.v,
+                           .query_start = indices_[1],
+                           .kv_len = indices_[0],
+                           .block_table = indices_[4],
+                           .block_table_stride = blocks(),
+                           .heads = shape_.hidden / shape_.dim,
+                           .scale = 0.1f});
+      ops::matmul(ctx, {.out = x_, .x = mixed, .weight = &l.out, .accumulate = true});
+      normed = input(normed_, l.gate_up);
+      ops::rms_norm(ctx, normed, x_, norm_.f32(), 1e-5f);
+      ops::matmul(ctx, {.out = gate_up, .x = normed, .weight = &l.gate_up});
+      ops::glu(ctx, gated, gate_up, ops::Activation::kSilu);
+      ops::matmul(ctx, {.out = x_, .x = gated, .weight = &l.down, .accumulate = true});
     }
     if (shape_.vocab == 0) return;
-    ops::gather_rows(ctx_, last_, x_, indices_[5]);
-    ops::rms_norm(ctx_, normed_, last_, norm_.f32(), 1e-5f);
-    ops::matmul(ctx_, {.out = logits_, .x = normed_, .weight = &head_});
+    const Tensor normed = input(normed_, head_);
+    ops::gather_rows(ctx, last_, x_, indices_[5]);
+    ops::rms_norm(ctx, normed, last_, norm_.f32(), 1e-5f);
+    ops::matmul(ctx, {.out = logits_, .x = normed, .weight = &head_});
   }
 
   const StepShape shape_;
   const DType type_;
   const int rows_, keys_;
   Arena arena_{0};
-  ops::Ctx ctx_{bench_queue(), arena_};
+  ops::Ctx ctx_{bench_queue(), arena_}, invariant_{invariant_queue(), arena_};
   double bytes_ = 0;
   std::vector<Buffer> memory_;
   std::vector<Layer> layers_;

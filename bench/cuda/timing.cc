@@ -22,8 +22,7 @@ Queue& bench_queue() {
   return current(*queue);
 }
 
-double seconds(const std::function<void()>& body) {
-  cudaStream_t stream = launch().stream;
+double seconds(const std::function<void()>& body, cudaStream_t stream) {
   cudaEvent_t begin = nullptr, end = nullptr;
   check_cuda(cudaEventCreate(&begin), "event");
   check_cuda(cudaEventCreate(&end), "event");
@@ -51,7 +50,7 @@ double seconds_per_call(int calls, const std::function<void(int)>& body) {
   for (int i = 0; i < calls; ++i) body(i);
   check_cuda(cudaStreamEndCapture(stream, &graph), "capture");
   check_cuda(cudaGraphInstantiate(&executable, graph, 0), "graph");
-  const double s = seconds([&] { check_cuda(cudaGraphLaunch(executable, stream), "graph"); });
+  const double s = seconds([&] { check_cuda(cudaGraphLaunch(executable, stream), "graph"); }, stream);
   cudaGraphExecDestroy(executable), cudaGraphDestroy(graph);
   return s / calls;
 }

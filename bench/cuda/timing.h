@@ -53,7 +53,7 @@ struct DeviceIndices {
 };
 
 // The median time in seconds of the work that body() puts on the stream.
-double seconds(const std::function<void()>& body);
+double seconds(const std::function<void()>& body, cudaStream_t stream = launch().stream);
 // The median time in seconds of one call of body(i) for i = 0 .. calls - 1, replayed from a CUDA graph.
 double seconds_per_call(int calls, const std::function<void(int)>& body);
 // ||a - b|| / ||b||, or infinity if it is NaN.

@@ -98,8 +98,10 @@ TEST_P(MatmulTest, RowsKeepTheirBitsInLargeBatches) {
   if (!std::string_view(GetParam()->name).starts_with("cuda")) GTEST_SKIP() << "only GPUs have such tiles";
   if (!GetParam()->can.batch_invariant) GTEST_SKIP() << "kernels are chosen by the number of rows";
   for (DType stored : {&kBFloat16, &kFloat16}) {
-    for (auto [n, k, total] :
-         {std::tuple<int64_t, int64_t, int64_t>{8525, 192, 600}, {4099, 328, 1100}, {72, 4096, 300}}) {
+    for (auto [n, k, total] : {std::tuple<int64_t, int64_t, int64_t>{8525, 192, 600},
+                               {4099, 328, 1100},
+                               {72, 4096, 300},
+                               {13568, 128, 140}}) {
       Owned matrix(stored, {n, k}), x(&kFloat32, {total, k}), biases(&kFloat32, {1, n}),
           start(&kFloat32, {total, n}, 3);
       matrix.fill(random), x.fill(random), biases.fill(random), start.fill(random);
@@ -113,7 +115,7 @@ TEST_P(MatmulTest, RowsKeepTheirBitsInLargeBatches) {
       };
       const Owned whole(start);
       multiply(whole, 0, total);
-      for (const int64_t batch : {1, 2, 7, 8, 9, 33, 64, 65, 129, 257, 300}) {
+      for (const int64_t batch : {1, 2, 7, 8, 9, 16, 20, 33, 64, 65, 128, 129, 257, 300}) {
         const Owned out(start);
         for (int64_t r = 0; r < total; r += batch) {
           multiply(out, r, std::min(batch, total - r));

@@ -159,12 +159,18 @@ struct ManyRows {
   }
 };
 
-// Few rows. A block has one producer and one consumer; there is room for two blocks on an SM if heads have at most 128
-// dimensions.
+// Few rows. A block has one producer and one consumer. There is room for two blocks on an SM if heads have at most 128
+// dimensions. Heads of 128 dimensions then have one stage, and two where there is no more than one block for an SM.
 template <int dim>
 inline constexpr int kTogether = dim <= 128 ? 2 : 1;
 template <int dim>
-using FewLayout = SplitLayout<dim, 1, 1>;
+inline constexpr int kFewestStages = dim == 128 ? 1 : 2;
+template <int dim, int stages>
+constexpr int of_sm() {
+  return stages == kFewestStages<dim> ? kTogether<dim> : 1;
+}
+template <int dim, int stages>
+using FewLayout = SplitLayout<dim, 1, stages>;
 inline constexpr int kFewThreads = 2 * kGroupThreads;
 
 // Whether this is the last of `splits` blocks that arrive here. Called by the consumer; `flag` is an address in shared
@@ -226,18 +232,15 @@ __device__ void merge_splits(const AttentionParams& p, const Block& b, const Spl
   }
 }
 
-// Grid: (kv heads of splits, sequences).
-template <class T, int dim>
-__global__ void __launch_bounds__(kFewThreads, kTogether<dim>)
+// Grid: (kv heads of splits, sequences). Many blocks have no split if sequences are unequally long, so this is found
+// out first.
+template <class T, int dim, int stages>
+__global__ void __launch_bounds__(kFewThreads, of_sm<dim, stages>())
     attend_few(const __grid_constant__ AttentionParams p, const __grid_constant__ SplitResults results) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using Shared = FewLayout<dim>;
+  using Shared = FewLayout<dim, stages>;
+  constexpr bool kShared = of_sm<dim, stages>() > 1;  // an SM, whose registers the consumers need most of
   extern __shared__ __align__(1024) uint4 memory[];
-  const Shared shared{shared_address(memory)};
-  shared.init_barriers(static_cast<int>(threadIdx.x));
-  clear_beyond_keys<dim>(p, shared);
-  fence_proxy_async();
-  __syncthreads();
   wait_for_earlier();
   const auto block = static_cast<int>(blockIdx.x);
   const int split = block / p.kv_heads;
@@ -251,11 +254,16 @@ __global__ void __launch_bounds__(kFewThreads, kTogether<dim>)
     b.begin = max(b.begin, begin);
     if (b.begin >= b.end) return;
   }
+  const Shared shared{shared_address(memory)};
+  shared.init_barriers(static_cast<int>(threadIdx.x));
+  clear_beyond_keys<dim>(p, shared);
+  fence_proxy_async();
+  __syncthreads();
   if (threadIdx.x < kGroupThreads) {
-    if constexpr (kTogether < dim >> 1) fewer_registers<40>();
+    if constexpr (kShared) fewer_registers<40>();
     produce_wide<dim>(p, b, shared);
   } else {
-    if constexpr (kTogether < dim >> 1) more_registers<216>();
+    if constexpr (kShared) more_registers<216>();
     SplitConsumer<T, dim, Shared> consumer(p, b, shared);
     consumer.load_queries();
     consumer.attend();
@@ -305,15 +313,23 @@ SplitResults plan_splits(const Launch& l, const AttentionParams& p, const Attent
   return r;
 }
 
-template <class T, int dim>
-void launch_few(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
-  constexpr int kBytes = FewLayout<dim>::kBytes;
+template <class T, int dim, int stages>
+void launch_few(const Launch& l, const AttentionParams& p, const AttentionIndices& at, const SplitResults& results) {
+  constexpr int kBytes = FewLayout<dim, stages>::kBytes;
   static SharedMemoryLimit limit;
-  limit.raise(l.device, attend_few<T, dim>, kBytes);
-  const SplitResults results = plan_splits<dim>(l, p, at);
-  launch_pdl(l, "attention by splits", attend_few<T, dim>,
+  limit.raise(l.device, attend_few<T, dim, stages>, kBytes);
+  launch_pdl(l, "attention by splits", attend_few<T, dim, stages>,
              dim3(static_cast<unsigned>(results.splits * p.kv_heads), static_cast<unsigned>(at.sequences)), kFewThreads,
              kBytes, p, results);
+}
+
+template <class T, int dim>
+void launch_few(const Launch& l, const AttentionParams& p, const AttentionIndices& at) {
+  const SplitResults results = plan_splits<dim>(l, p, at);
+  if constexpr (kFewestStages<dim> == 1) {
+    if (results.splits * p.kv_heads * at.sequences <= l.sm_count) return launch_few<T, dim, 2>(l, p, at, results);
+  }
+  launch_few<T, dim, kFewestStages<dim>>(l, p, at, results);
 }
 
 template <class T, int dim>

@@ -18,21 +18,20 @@ struct ChainResults {
   __device__ float bias_of(int output, int matrix = 0) const {
     return bias != nullptr && output < n ? bias[matrix * bias_step + output] : 0.0f;
   }
-  // What is added to a sum: the bias and what lies there. Kernels call this for several results before they write the
-  // first, so that the loads do not wait for one another.
-  __device__ float added_to(int64_t row, int output, float bias) const {
-    return accumulate && output < n ? __fadd_rn(bias, static_cast<const float*>(out)[row * stride + output]) : bias;
+  // What lies there, if sums are added to it. Kernels call this for several results before they write the first, so
+  // that the loads do not wait for one another.
+  __device__ float old(int64_t row, int output) const {
+    return accumulate && output < n ? static_cast<const float*>(out)[row * stride + output] : 0.0f;
   }
-  // Write a result unless the output lies beyond the last.
-  __device__ void put_float(int64_t row, int output, float sum, float added) const {
-    if (output < n) static_cast<float*>(out)[row * stride + output] = __fadd_rn(sum, added);
+  // Write old + (sum + bias) unless the output lies beyond the last.
+  __device__ void put_float(int64_t row, int output, float sum_with_bias, float old) const {
+    if (output < n) static_cast<float*>(out)[row * stride + output] = __fadd_rn(old, sum_with_bias);
   }
-  __device__ void put_bf16(int64_t row, int output, float sum, float added) const {
-    if (output < n)
-      static_cast<__nv_bfloat16*>(out)[row * stride + output] = __float2bfloat16_rn(__fadd_rn(sum, added));
+  __device__ void put_bf16(int64_t row, int output, float sum_with_bias) const {
+    if (output < n) static_cast<__nv_bfloat16*>(out)[row * stride + output] = __float2bfloat16_rn(sum_with_bias);
   }
-  __device__ void put(int64_t row, int output, float sum, float added) const {
-    bf16 ? put_bf16(row, output, sum, added) : put_float(row, output, sum, added);
+  __device__ void put(int64_t row, int output, float sum_with_bias, float old) const {
+    bf16 ? put_bf16(row, output, sum_with_bias) : put_float(row, output, sum_with_bias, old);
   }
 };
 

@@ -1,18 +1,20 @@
 // Matmuls whose results are one chain of sums each (chain.h): a wgmma accumulator runs over all of k, 16 inputs at a
 // time and in order. The bits of a result do not depend on how many rows and outputs an instruction takes, so kernels
-// may choose their tiles by the number of rows, but may not cut k. Few rows are bound by memory traffic and multiplied
-// here; many rows, and experts, by grouped.cu.
+// may choose their tiles by the number of rows, but may not cut k. Few rows are multiplied here; many rows by
+// grouped.cu, and experts by grouped.cu or rows.cu. Bound by memory traffic, and for matrices of few outputs by the
+// instructions of a chain, which follow one another.
 //
-// A block of this file takes 64 outputs of up to 64 rows: out^T = weight * x^T. One thread copies weights and inputs,
-// 128 bytes per row, as TMA tiles; a warp group multiplies. Blocks of a cluster have the same rows. Each copies a part
-// of the inputs to all of them (multicast), because the L2 cache gives little more bytes per second than the memory. As
-// k is not cut, a small matrix has fewer blocks than the device has SMs. Each block then has twice as many stages.
-// Measured on one H200 with the rounding of fp32 inputs: 28672 x 4096 with 32 rows takes 64 us, 3.7 TB/s of weights,
-// and 4096 x 14336, which has 64 blocks, 44 us, 2.7 TB/s.
+// A block of this file takes 64 outputs of up to 128 rows: out^T = weight * x^T. One thread copies weights and inputs
+// as TMA tiles; a warp group multiplies. Stages are large, because 78 ns pass from one to the next beside the 27 ns
+// that an instruction takes (fitted to measurements on one H200). The blocks of a cluster have the same rows. Each
+// copies a part of the inputs to all of them (multicast), because the L2 cache gives little more bytes per second than
+// the memory. As k is not cut, a small matrix has fewer blocks than the device has SMs. Each block then has twice as
+// much room for stages.
 #include "kernels/cuda/matmul/chain.h"
 
 #include <algorithm>
 
+#include "kernels/cuda/clusters.h"
 #include "kernels/cuda/device/chain_results.cuh"
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/pdl.cuh"
@@ -29,13 +31,16 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kGroupThreads = 128, kThreads = kGroupThreads + kWarp;  // the last warp copies
-constexpr int kOutputs = 64, kChunk = 128;                            // of a block; bytes of a row in a stage
-constexpr int kMostRows = 64;                                         // of a block
+constexpr int kChunk = 128;                                           // bytes of a row that are copied together
+constexpr int kOutputs = 64, kMostRows = 128;                         // of a block
 constexpr uint32_t kWeightBytes = kOutputs * kChunk;
+constexpr int kMostTogether = 2;  // blocks of an SM
 
 struct ChainParams {
   ChainResults results;
-  int rows, chunks, ahead;  // ahead: chunks of the weights that a block prefetches to L2
+  int rows, chunks;
+  int part, boxes;  // the rows that a block of a cluster copies, and how many blocks copy some
+  int ahead;        // chunks of the weights that a block prefetches to L2
 };
 
 constexpr int64_t kAheadBytes = int64_t{24} << 20;  // of all blocks, half of the L2 cache
@@ -45,103 +50,122 @@ __device__ inline void prefetch_tma_tile(const CUtensorMap& map, int c0, int c1)
                : "memory");
 }
 
-// A block's rows, the blocks that an SM has room for, and the blocks of a cluster.
-template <int rows_, int together_, int blocks_>
+// The most rows of a block, the chunks of a stage, and the blocks that an SM has room for.
+template <int rows_, int depth_, int together_, int pending_>
 struct Tile {
-  static constexpr int rows = rows_, together = together_, blocks = blocks_;
+  static constexpr int rows = rows_, depth = depth_, together = together_, pending = pending_;
 };
 
-// A stage is a chunk of the weights, then one of the inputs.
+// The blocks of the cluster.
+__device__ inline int cluster_blocks() {
+  int blocks;
+  asm("mov.u32 %0, %%cluster_nctaid.y;" : "=r"(blocks));
+  return blocks;
+}
+
+// A stage is some chunks of the weights, then as many of the inputs. Chunks behind the last are zeros.
 template <class Tile>
 struct Stages {
-  static constexpr uint32_t kInputBytes = Tile::rows * kChunk, kStageBytes = kWeightBytes + kInputBytes;
+  static constexpr int kDepth = Tile::depth;
+  static constexpr uint32_t kInputBytes = Tile::rows * kChunk, kStageBytes = kDepth * (kWeightBytes + kInputBytes);
   static constexpr int kCount = (200 << 10) / Tile::together / static_cast<int>(kStageBytes);
   static constexpr int kBytes = kCount * static_cast<int>(kStageBytes + 2 * 8);
   uint32_t base;  // a multiple of 1024
 
-  __device__ uint32_t weights(int i) const { return base + i * kStageBytes; }
-  __device__ uint32_t inputs(int i) const { return weights(i) + kWeightBytes; }
+  __device__ uint32_t weights(int i, int chunk) const { return base + i * kStageBytes + chunk * kWeightBytes; }
+  __device__ uint32_t inputs(int i, int chunk) const { return weights(i, kDepth) + chunk * kInputBytes; }
   __device__ uint32_t full(int i) const { return base + kCount * kStageBytes + i * 2 * 8; }
   __device__ uint32_t empty(int i) const { return full(i) + 8; }
 };
 
 // The first weights are copied, and the next ones prefetched, before the kernel in front has written the inputs (PDL).
 template <class Tile>
-__device__ void produce(const ChainParams& p, const CUtensorMap& weights, const CUtensorMap& inputs, int row,
-                        int output, const Stages<Tile>& shared) {
-  constexpr int kCount = Stages<Tile>::kCount, kPart = Tile::rows / Tile::blocks;  // inputs that this block copies
-  static_assert(kPart % 8 == 0);
-  const int first = static_cast<int>(blockIdx.y) % Tile::blocks * kPart;
-  // With several tiles of rows, other blocks read the same weights.
-  const uint64_t often = l2_evict_normal(), policy = gridDim.x > 1 ? often : l2_evict_first();
+__device__ void produce(const ChainParams& p, const CUtensorMap& weights, const CUtensorMap& inputs, int output,
+                        const Stages<Tile>& shared) {
+  using Shared = Stages<Tile>;
+  constexpr int kCount = Shared::kCount, kDepth = Shared::kDepth;
+  if (threadIdx.x % kWarp != 0) return wait_for_earlier();
+  const int blocks = cluster_blocks(), rank = static_cast<int>(blockIdx.y) % blocks, first = rank * p.part;
+  const uint64_t often = l2_evict_normal(), once = l2_evict_first();
   const auto copy_weights = [&](int i) {
     const int stage = i % kCount;
-    arrive_expecting(shared.full(stage), Stages<Tile>::kStageBytes);
-    copy_tma_tile(shared.weights(stage), weights, i * kChunk, output, shared.full(stage), policy);
+    arrive_expecting(shared.full(stage), kDepth * (kWeightBytes + p.boxes * p.part * kChunk));
+#pragma unroll
+    for (int c = 0; c < kDepth; ++c) {
+      copy_tma_tile(shared.weights(stage, c), weights, (i * kDepth + c) * kChunk, output, shared.full(stage), once);
+    }
   };
   const auto copy_inputs = [&](int i) {
     const int stage = i % kCount;
-    const uint32_t to = shared.inputs(stage) + first * kChunk;
-    if constexpr (Tile::blocks > 1) {
-      multicast_tma_tile(to, inputs, i * kChunk, row + first, shared.full(stage), often, (1 << Tile::blocks) - 1);
-    } else {
-      copy_tma_tile(to, inputs, i * kChunk, row, shared.full(stage), often);
+    if (rank >= p.boxes) return;
+#pragma unroll
+    for (int c = 0; c < kDepth; ++c) {
+      const uint32_t to = shared.inputs(stage, c) + first * kChunk;
+      const int at = (i * kDepth + c) * kChunk;
+      if (blocks == 1) {
+        copy_tma_tile(to, inputs, at, 0, shared.full(stage), often);
+      } else {
+        multicast_tma_tile(to, inputs, at, first, shared.full(stage), often, (1 << blocks) - 1);
+      }
     }
   };
-  const bool copies = threadIdx.x % kWarp == 0;
-  const int early = min(p.chunks, kCount), prefetched = min(p.chunks, early + p.ahead);
-  for (int i = 0; copies && i < early; ++i) copy_weights(i);
-  for (int i = early; copies && i < prefetched; ++i) prefetch_tma_tile(weights, i * kChunk, output);
+  const int all = (p.chunks + kDepth - 1) / kDepth, early = min(all, kCount);
+  for (int i = 0; i < early; ++i) copy_weights(i);
+  for (int i = early * kDepth; i < min(p.chunks, early * kDepth + p.ahead); ++i) {
+    prefetch_tma_tile(weights, i * kChunk, output);
+  }
   wait_for_earlier();
-  for (int i = 0; copies && i < p.chunks; ++i) {
+  for (int i = 0; i < all; ++i) {
     if (i >= early) {
       wait_barrier(shared.empty(i % kCount), i / kCount % 2 ^ 1);
       copy_weights(i);
     }
     copy_inputs(i);
   }
-  __syncwarp();
 }
 
 template <class T, class Tile>
-__device__ void consume(const ChainParams& p, int row, int output, const Stages<Tile>& shared) {
-  constexpr int kCount = Stages<Tile>::kCount, rows = Tile::rows;
+__device__ void consume(const ChainParams& p, int output, const Stages<Tile>& shared) {
+  using Shared = Stages<Tile>;
+  constexpr int kCount = Shared::kCount, kDepth = Shared::kDepth, rows = Tile::rows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int blocks = cluster_blocks();
   // With g = l / 4 and t = l % 4, sums[4 * i + 2 * h + j] of lane l of warp w is output 16 w + g + 8 h of row
   // 8 i + 2 t + j.
-  const int first = output + warp * 16 + lane / 4, count = p.rows - row;
+  const int first = output + warp * 16 + lane / 4, count = p.rows;
   const auto row_of = [&](int i) { return i / 4 * 8 + lane % 4 * 2 + i % 2; };
   const auto output_of = [&](int i) { return first + 8 * (i / 2 % 2); };
   const float bias[2] = {p.results.bias_of(first), p.results.bias_of(first + 8)};
-  float sums[rows / 2], added[rows / 2];
+  float sums[rows / 2], old[rows / 2];
   wait_for_earlier();
 #pragma unroll
   for (int i = 0; i < rows / 2; ++i) {
     sums[i] = 0.0f;
-    added[i] = row_of(i) < count ? p.results.added_to(row + row_of(i), output_of(i), bias[i / 2 % 2]) : 0.0f;
+    old[i] = row_of(i) < count ? p.results.old(row_of(i), output_of(i)) : 0.0f;
   }
-  for (int i = 0; i < p.chunks; ++i) {
+  const int all = (p.chunks + kDepth - 1) / kDepth;
+  for (int i = 0; i < all; ++i) {
     const int stage = i % kCount;
     wait_barrier(shared.full(stage), i / kCount % 2);
     wgmma_arrive();
 #pragma unroll
-    for (int part = 0; part < kChunk / 32; ++part) {
-      Wgmma<T, rows>::from_shared(sums, matrix(shared.weights(stage) + part * 32),
-                                  matrix(shared.inputs(stage) + part * 32), 1);
+    for (int part = 0; part < kDepth * kChunk / 32; ++part) {
+      const int c = part / (kChunk / 32), at = part % (kChunk / 32) * 32;
+      Wgmma<T, rows>::from_shared(sums, matrix(shared.weights(stage, c) + at), matrix(shared.inputs(stage, c) + at), 1);
     }
     wgmma_commit();
-    wgmma_wait<1>();
-    if (i > 0 && lane < Tile::blocks) arrive_at_block(lane, shared.empty((i - 1) % kCount));
+    wgmma_wait<Tile::pending>();
+    if (i >= Tile::pending && lane < blocks) arrive_at_block(lane, shared.empty((i - Tile::pending) % kCount));
   }
   wgmma_wait<0>();
   wgmma_fence_operands(sums);
 #pragma unroll
   for (int i = 0; i < rows / 2; ++i) {
-    if (row_of(i) < count) p.results.put(row + row_of(i), output_of(i), sums[i], added[i]);
+    if (row_of(i) < count) p.results.put(row_of(i), output_of(i), __fadd_rn(sums[i], bias[i / 2 % 2]), old[i]);
   }
 }
 
-// Grid: (tiles of rows, tiles of outputs), in clusters.
+// Grid: (1, tiles of outputs), in clusters.
 template <class T, class Tile>
 __global__ void __launch_bounds__(kThreads, Tile::together)
     matmul_chain(const __grid_constant__ ChainParams p, const __grid_constant__ CUtensorMap weights,
@@ -152,59 +176,72 @@ __global__ void __launch_bounds__(kThreads, Tile::together)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Stages<Tile>::kCount; ++stage) {
       init_barrier(shared.full(stage), 1);
-      init_barrier(shared.empty(stage), Tile::blocks * kGroupThreads / kWarp);
+      init_barrier(shared.empty(stage), cluster_blocks() * kGroupThreads / kWarp);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   sync_cluster();
-  const int row = static_cast<int>(blockIdx.x) * Tile::rows, output = static_cast<int>(blockIdx.y) * kOutputs;
+  const int output = static_cast<int>(blockIdx.y) * kOutputs;
   if (threadIdx.x >= kGroupThreads) {
-    produce(p, weights, inputs, row, output, shared);
+    produce(p, weights, inputs, output, shared);
   } else {
-    consume<T>(p, row, output, shared);
+    consume<T>(p, output, shared);
   }
-  if constexpr (Tile::blocks > 1) sync_cluster();  // barriers and stages stay until no block needs them any more
+  sync_cluster();  // barriers and stages stay until no block needs them any more
 #endif
 }
 
+// The blocks of a cluster: as many as share enough inputs, unless the device then runs fewer blocks at once.
+int cluster_of(const ClusterCapacity& capacity, int64_t tiles, int rows, int most) {
+  const int64_t wanted = std::min<int64_t>(tiles, capacity.clusters[1] * 9 / 10);
+  for (int blocks = std::min(most, rows / 8); blocks > 1; blocks /= 2) {
+    if (int64_t{capacity.clusters[static_cast<size_t>(blocks)]} * blocks >= wanted) return blocks;
+  }
+  return 1;
+}
+
 template <class T, class Tile>
-void launch_chain(const Launch& l, const MatmulProblem& p, const RowOperands& of, int64_t row_tiles,
-                  int64_t out_tiles) {
+void launch_chain(const Launch& l, const MatmulProblem& p, const RowOperands& of, int64_t tiles) {
   constexpr int kBytes = Stages<Tile>::kBytes;
   static SharedMemoryLimit limit;
   limit.raise(l.device, matmul_chain<T, Tile>, kBytes);
-  const int64_t blocks = std::min(row_tiles * out_tiles, int64_t{Tile::together} * l.sm_count);
+  static PerDevice<ClusterCapacity> capacities;
+  const ClusterCapacity& capacity =
+      capacities.get(l.device, [] { return ClusterCapacity(matmul_chain<T, Tile>, kThreads, kBytes); });
+  const int blocks = cluster_of(capacity, tiles, Tile::rows, Tile::together > 1 ? 4 : 2),
+            rows = static_cast<int>(p.x.rows());
+  // Parts are whole groups of eight rows, as rows are swizzled in such.
+  const int part = blocks > 1 ? static_cast<int>(pieces(pieces(rows, blocks), 8)) * 8 : rows;
+  const int64_t running = std::min<int64_t>(tiles, int64_t{Tile::together} * l.sm_count);
   const ChainParams params{.results = chain_results(p),
-                           .rows = static_cast<int>(p.x.rows()),
+                           .rows = rows,
                            .chunks = static_cast<int>(of.bytes / kChunk),
-                           .ahead = static_cast<int>(kAheadBytes / blocks / kWeightBytes)};
+                           .part = part,
+                           .boxes = static_cast<int>(pieces(rows, part)),
+                           .ahead = static_cast<int>(kAheadBytes / running / kWeightBytes)};
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
-  constexpr unsigned kBlocks = Tile::blocks;
-  attributes[0].val.clusterDim = {1, kBlocks, 1};
+  attributes[0].val.clusterDim = {1, static_cast<unsigned>(blocks), 1};
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(row_tiles), static_cast<unsigned>(pieces(out_tiles, Tile::blocks) * Tile::blocks));
+  config.gridDim = dim3(1, static_cast<unsigned>(pieces(tiles, blocks) * blocks));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = kBytes;
   config.stream = l.stream;
   config.attrs = attributes;
   config.numAttrs = l.pdl ? 2 : 1;
   const CUtensorMap weights = rows_map(p.weight, p.n, of.weight_pitch, of.bytes, kOutputs),
-                    inputs = rows_map(of.x, p.x.rows(), of.x_pitch, of.bytes, Tile::rows / Tile::blocks);
+                    inputs = rows_map(of.x, rows, of.x_pitch, of.bytes, static_cast<unsigned>(part));
   check_cuda(cudaLaunchKernelEx(&config, matmul_chain<T, Tile>, params, weights, inputs), "matmul by chains");
 }
 
 template <class T, int rows>
 void launch_rows(const Launch& l, const MatmulProblem& p, const RowOperands& of) {
-  constexpr int kBlocks = rows >= 32 ? 4 : rows / 8;
-  const int64_t row_tiles = pieces(p.x.rows(), rows), out_tiles = pieces(p.n, kOutputs);
-  if (row_tiles * out_tiles <= l.sm_count) {
-    return launch_chain<T, Tile<rows, 1, 1>>(l, p, of, row_tiles, out_tiles);
-  }
-  launch_chain<T, Tile<rows, 2, kBlocks>>(l, p, of, row_tiles, out_tiles);
+  constexpr int kDepth = rows <= 32 ? 4 : 2;
+  const int64_t tiles = pieces(p.n, kOutputs);
+  if (tiles <= l.sm_count) return launch_chain<T, Tile<rows, kDepth, 1, 1>>(l, p, of, tiles);
+  launch_chain<T, Tile<rows, kDepth / 2, kMostTogether, 1>>(l, p, of, tiles);
 }
 
 template <class T>
@@ -213,14 +250,12 @@ void launch_type(const Launch& l, const MatmulProblem& p, const RowOperands& of)
   if (rows <= 8) return launch_rows<T, 8>(l, p, of);
   if (rows <= 16) return launch_rows<T, 16>(l, p, of);
   if (rows <= 32) return launch_rows<T, 32>(l, p, of);
+  if (rows <= 64) return launch_rows<T, 64>(l, p, of);
   launch_rows<T, kMostRows>(l, p, of);
 }
 
-// Whether the tiles of this file suit the problem better than those of grouped.cu.
-bool takes_few(const Launch& l, const MatmulProblem& p) {
-  const int64_t rows = p.x.rows(), tiles = pieces(rows, kMostRows);
-  return p.starts == nullptr && (tiles == 1 || tiles * pieces(p.n, kOutputs) <= l.sm_count);
-}
+// The most rows for which the kernel of this file takes less time than grouped.cu.
+int64_t most_few_rows(const Launch& l, int64_t n) { return pieces(n, kOutputs) <= l.sm_count ? kMostRows : 64; }
 
 }  // namespace
 
@@ -236,8 +271,11 @@ bool matmul_by_chains(const Launch& l, const MatmulProblem& p) {
                  .bytes = bytes,
                  .weight_pitch = bytes,
                  .x = p.x.data,
-                 .x_pitch = p.x.row_stride * p.x.dtype->block_bytes};
+                 .x_pitch = p.x.row_stride * p.x.dtype->block_bytes,
+                 .parts = 1};
   if (p.x.dtype != p.type) {
+    CHECK(static_cast<size_t>(p.x.rows() * bytes) <= l.workspace_bytes, "matmul: a workspace of {} bytes is too small",
+          l.workspace_bytes);
     round_rows(l, l.workspace, p.type, p.x, p.x_rows);
     of.x = l.workspace, of.x_pitch = bytes;
   } else {
@@ -246,8 +284,10 @@ bool matmul_by_chains(const Launch& l, const MatmulProblem& p) {
           "matmul: inputs of {} must be aligned rows of a multiple of {}, but have {}", p.x.dtype->name, kSliceElements,
           p.k);
   }
-  if (!takes_few(l, p)) {
-    CHECK(matmul_grouped(l, p, of));
+  if (p.starts != nullptr && takes_rows(l, p)) {
+    matmul_rows(l, p, of);
+  } else if (p.starts != nullptr || p.x.rows() > most_few_rows(l, p.n)) {
+    CHECK(matmul_grouped(l, p, of), "matmul cannot write {} here", p.out.dtype->name);
   } else if (p.type == &kBFloat16) {
     launch_type<__nv_bfloat16>(l, p, of);
   } else {

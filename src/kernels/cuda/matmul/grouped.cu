@@ -176,25 +176,26 @@ __device__ void multiply(const GroupedParams& p, const Work& work, const Stages<
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int row = 8 * i + 2 * t + k % 2, h = k / 2;
-        added[k] = row < work.tile.count ? p.results.added_to(work.tile.row + row, first + 8 * h, bias[h]) : 0.0f;
+        added[k] = row < work.tile.count ? p.results.old(work.tile.row + row, first + 8 * h) : 0.0f;
       }
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int row = 8 * i + 2 * t + k % 2, h = k / 2;
         if (row < work.tile.count) {
-          p.results.put_float(work.tile.row + row, first + 8 * h, sums[4 * i + k], added[k]);
+          p.results.put_float(work.tile.row + row, first + 8 * h, __fadd_rn(sums[4 * i + k], bias[h]), added[k]);
         }
       }
     }
   } else if constexpr (writes == Writes::kBFloat16) {
 #pragma unroll
     for (int i = 0; i < n / 8; ++i) {
-      eight_rows(i, [&](int row, int output, float sum, float b) { p.results.put_bf16(row, output, sum, b); });
+      eight_rows(i,
+                 [&](int row, int output, float sum, float b) { p.results.put_bf16(row, output, __fadd_rn(sum, b)); });
     }
   } else {
 #pragma unroll
     for (int i = 0; i < n / 8; ++i) {
-      eight_rows(i, [&](int row, int output, float sum, float b) { p.results.put_float(row, output, sum, b); });
+      eight_rows(i, [&](int row, int output, float sum, float b) { p.results.put_float(row, output, sum + b, 0.0f); });
     }
   }
 }

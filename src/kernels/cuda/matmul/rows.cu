@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, RowsLayout<rows>::kTogether)
 }
 
 template <class T, int rows, class Out>
-void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const RowsOut<Out>& out) {
+void launch_rows(const Launch& l, const RowsParams& p, int parts, const CUtensorMap& weights, const RowsOut<Out>& out) {
   constexpr int kBytes = RowsLayout<rows>::kBytes;
   static SharedMemoryLimit limit;
   limit.raise(l.device, matmul_rows<T, rows, Out>, kBytes);
@@ -61,7 +61,8 @@ void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weight
   static PerDevice<ClusterCapacity> capacities;
   const ClusterCapacity& capacity =
       capacities.get(l.device, [] { return ClusterCapacity(matmul_rows<T, rows, Out>, kThreads, kBytes); });
-  const int blocks = capacity.best(int64_t{outputs} * tiles, p.chunks, most_blocks(rows), kFixedChunks);
+  const int blocks =
+      parts > 0 ? parts : capacity.best(int64_t{outputs} * tiles, p.chunks, most_blocks(rows), kFixedChunks);
   launch_columns(l, "matmul of rows", matmul_rows<T, rows, Out>, dim3(outputs, static_cast<unsigned>(blocks), tiles),
                  kBytes, p, weights, out);
 }
@@ -71,12 +72,12 @@ void launch_rows(const Launch& l, const RowsParams& p, const CUtensorMap& weight
 int rows_of_tile(const RowsParams& p) { return p.starts != nullptr ? 4 * p.rows / p.matrices : p.rows; }
 
 template <class T, class Out>
-void launch_any(const Launch& l, const RowsParams& p, const CUtensorMap& weights, const RowsOut<Out>& out) {
+void launch_any(const Launch& l, const RowsParams& p, int parts, const CUtensorMap& weights, const RowsOut<Out>& out) {
   const int rows = rows_of_tile(p);
-  if (rows <= 16) return launch_rows<T, 16>(l, p, weights, out);
-  if (rows <= 32) return launch_rows<T, 32>(l, p, weights, out);
-  if (rows <= 64) return launch_rows<T, 64>(l, p, weights, out);
-  launch_rows<T, 128>(l, p, weights, out);
+  if (rows <= 16) return launch_rows<T, 16>(l, p, parts, weights, out);
+  if (rows <= 32) return launch_rows<T, 32>(l, p, parts, weights, out);
+  if (rows <= 64) return launch_rows<T, 64>(l, p, parts, weights, out);
+  launch_rows<T, 128>(l, p, parts, weights, out);
 }
 
 template <class T>
@@ -85,25 +86,10 @@ void launch_type(const Launch& l, const MatmulProblem& p, const RowOperands& of)
   const int64_t rows = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
   const CUtensorMap weights = rows_map(p.weight, rows, of.weight_pitch, of.bytes, kOutputs);
   if (p.out.dtype == &kFloat32) {
-    return launch_any<T>(l, params, weights, RowsOut<float>{p.out.as<float>(), p.out.row_stride});
+    return launch_any<T>(l, params, of.parts, weights, RowsOut<float>{p.out.as<float>(), p.out.row_stride});
   }
   CHECK(p.out.dtype == &kBFloat16, "matmul cannot write {} (expected one of: float32, bfloat16)", p.out.dtype->name);
-  launch_any<T>(l, params, weights, RowsOut<__nv_bfloat16>{p.out.as<__nv_bfloat16>(), p.out.row_stride});
-}
-
-// The fewest rows of an expert, on average, for which the grouped GEMM is used. With equally many rows for all experts
-// it is faster from 32 on, but the experts of real batches have unequally many.
-constexpr int64_t kGroupedRows = 8;
-
-void multiply(const Launch& l, const MatmulProblem& p, const RowOperands& of) {
-  if (p.starts != nullptr && p.x.rows() >= kGroupedRows * p.matrices && matmul_grouped(l, p, of)) return;
-  if (of.type == &kFloat8E4M3) {
-    launch_type<__nv_fp8_e4m3>(l, p, of);
-  } else if (of.type == &kBFloat16) {
-    launch_type<__nv_bfloat16>(l, p, of);
-  } else {
-    launch_type<__half>(l, p, of);
-  }
+  launch_any<T>(l, params, of.parts, weights, RowsOut<__nv_bfloat16>{p.out.as<__nv_bfloat16>(), p.out.row_stride});
 }
 
 }  // namespace
@@ -114,6 +100,21 @@ CUtensorMap rows_map(const std::byte* rows, int64_t count, int64_t pitch, int64_
                        {static_cast<cuuint64_t>(pitch)}, {kChunk, tile_rows}, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
+// The fewest rows of an expert, on average, for which the grouped GEMM is used. With equally many rows for all experts
+// it is faster from 32 on, but the experts of real batches have unequally many.
+constexpr int64_t kGroupedRows = 8;
+
+void matmul_rows(const Launch& l, const MatmulProblem& p, const RowOperands& of) {
+  if (p.starts != nullptr && p.x.rows() >= kGroupedRows * p.matrices && matmul_grouped(l, p, of)) return;
+  if (of.type == &kFloat8E4M3) {
+    launch_type<__nv_fp8_e4m3>(l, p, of);
+  } else if (of.type == &kBFloat16) {
+    launch_type<__nv_bfloat16>(l, p, of);
+  } else {
+    launch_type<__half>(l, p, of);
+  }
+}
+
 bool takes_rows(const Launch& l, const MatmulProblem& p) {
   const bool bias = p.bias == nullptr || (reinterpret_cast<uintptr_t>(p.bias) % 16 == 0 && p.bias_step % 4 == 0);
   return l.compute_capability == 90 && in_quads(p.out) && bias && (p.matrices == 1 || p.starts != nullptr);
@@ -121,14 +122,14 @@ bool takes_rows(const Launch& l, const MatmulProblem& p) {
 
 void matmul_fp8_rows(const Launch& l, const MatmulProblem& p, const std::byte* x, const float* x_scales) {
   const int64_t rows = p.starts != nullptr ? p.matrices * p.weight_rows : p.n;
-  multiply(l, p,
-           {.type = &kFloat8E4M3,
-            .bytes = p.k,
-            .weight_pitch = fp8_row_bytes(p.k),
-            .x = x,
-            .x_pitch = p.k,
-            .weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(rows, p.k)),
-            .x_scales = x_scales});
+  matmul_rows(l, p,
+              {.type = &kFloat8E4M3,
+               .bytes = p.k,
+               .weight_pitch = fp8_row_bytes(p.k),
+               .x = x,
+               .x_pitch = p.k,
+               .weight_scales = reinterpret_cast<const float*>(p.weight + fp8_panels_bytes(rows, p.k)),
+               .x_scales = x_scales});
 }
 
 bool matmul_plain_rows(const Launch& l, const MatmulProblem& p) {
@@ -148,11 +149,14 @@ bool matmul_plain_rows(const Launch& l, const MatmulProblem& p) {
              p.x_rows != nullptr) {
     return false;
   }
-  multiply(l, p, of);
+  matmul_rows(l, p, of);
   return true;
 }
 #else
 bool takes_rows(const Launch&, const MatmulProblem&) { return false; }
+void matmul_rows(const Launch&, const MatmulProblem&, const RowOperands&) {
+  CHECK(false, "matmul_rows was not compiled: CMAKE_CUDA_ARCHITECTURES lacks 90a");
+}
 void matmul_fp8_rows(const Launch&, const MatmulProblem&, const std::byte*, const float*) {
   CHECK(false, "matmul_fp8_rows was not compiled: CMAKE_CUDA_ARCHITECTURES lacks 90a");
 }

@@ -178,17 +178,15 @@ __device__ void write(const RowsParams& p, const RowTile& tile, int first_output
     }
     if (p.bias != nullptr) bias = *reinterpret_cast<const float4*>(p.bias + tile.matrix * p.bias_step + output);
   }
-  const auto added_to = [&](int i) {
-    float4 v = bias;
+  const auto old_of = [&](int i) {
     if constexpr (sizeof(Out) == 4) {
       if (p.accumulate && i < count) {
-        const float4 now = *reinterpret_cast<const float4*>(out.data + (tile.row + i) * out.stride + output);
-        v = {v.x + now.x, v.y + now.y, v.z + now.z, v.w + now.w};
+        return *reinterpret_cast<const float4*>(out.data + (tile.row + i) * out.stride + output);
       }
     }
-    return v;
+    return float4{};
   };
-  float4 added = added_to(first);
+  float4 old = old_of(first);
   sync_cluster();
   for (int i = first; i < count; i += step) {
     float4 sum = shared.sums().of_blocks(blocks, i, 4 * lane);
@@ -197,8 +195,10 @@ __device__ void write(const RowsParams& p, const RowTile& tile, int first_output
       const float scale = p.x_scales[row];
       sum = {sum.x * scales.x * scale, sum.y * scales.y * scale, sum.z * scales.z * scale, sum.w * scales.w * scale};
     }
-    out.put(row, output / 4, {sum.x + added.x, sum.y + added.y, sum.z + added.z, sum.w + added.w}, 1.0f);
-    added = added_to(i + step);
+    // The order of a grouped GEMM, whose copies add to what is there.
+    sum = {sum.x + bias.x, sum.y + bias.y, sum.z + bias.z, sum.w + bias.w};
+    out.put(row, output / 4, {old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w}, 1.0f);
+    old = old_of(i + step);
   }
   sync_cluster();  // other blocks may still read these sums
 }

@@ -17,12 +17,17 @@ struct RowOperands {
   int64_t x_pitch;                       // bytes from a row to the next one
   const float* weight_scales = nullptr;  // of 8-bit floats: one per row of the weights,
   const float* x_scales = nullptr;       // and of x
+  // rows.cu: even parts of k whose sums are added in order, or 0 for as many as take the least time. A part's sum is
+  // one chain of tensor-core sums, whatever the tiles. grouped.cu has one part.
+  int parts = 0;
 };
 // Describes rows for TMA tiles of 128 bytes of `tile_rows` rows. Rows beyond the last are zeros.
 CUtensorMap rows_map(const std::byte* rows, int64_t count, int64_t pitch, int64_t bytes, unsigned tile_rows);
 
 // Whether the kernels of rows.cu run on this device and write results to p.out.
 bool takes_rows(const Launch&, const MatmulProblem& p);
+// A matmul that takes_rows(), of any of these types.
+void matmul_rows(const Launch&, const MatmulProblem& p, const RowOperands& operands);
 // A matmul of 8-bit floats as matmul_fp8 takes it, or of experts (p.starts), with a scale per output and per row. `x`
 // has been rounded already and is dense; p.x tells the number of rows.
 void matmul_fp8_rows(const Launch&, const MatmulProblem& p, const std::byte* x, const float* x_scales);
