@@ -37,6 +37,7 @@ int run(const std::vector<std::string_view>& parts) {
   bench_queue().reserve_workspace(size_t{1} << 30);
   if (parts.empty()) bench_copy();
   if (wanted("plain")) bench_plain_matmuls();
+  if (wanted("many")) bench_matmuls_of_many_rows();
   if (wanted("quantized")) bench_quantized_matmuls({&quant::Int4G128::kType, &quant::Fp8::kType}, true);
   if (!parts.empty() && wanted("fp8")) bench_quantized_matmuls({&quant::Fp8::kType}, false);
   if (!parts.empty() && wanted("fp4")) bench_quantized_matmuls({&quant::ScaledNVFP4::kType, &quant::NF4::kType}, false);

@@ -57,6 +57,59 @@ void bench_matmul(DType type, int64_t n, int64_t k, const std::vector<int64_t>& 
   }
 }
 
+// Many rows of bf16: results in bf16, or added to fp32.
+void bench_many_rows(int64_t n, int64_t k, const std::vector<int64_t>& row_counts) {
+  const int64_t weight_bytes = n * k * 2;
+  const int copies = static_cast<int>(std::max<int64_t>(1, static_cast<int64_t>(kRotated) / weight_bytes));
+  const Random weights(&kBFloat16, copies * n * k, 0.02f);
+  for (const int64_t rows : row_counts) {
+    const Random x(&kBFloat16, rows * k, 1.0f, 2);
+    Buffer memory(static_cast<size_t>(rows * n) * sizeof(float), device_memory());
+    std::string line = fmt::format("bfloat16 [{:6}, {:5}] {:5} rows", n, k, rows);
+    for (const bool added : {false, true}) {
+      const Tensor out(memory.data(), added ? &kFloat32 : &kBFloat16, {rows, n});
+      const auto report = [&](std::string_view kernel, const auto& multiply) {
+        const double s = seconds_per_call(std::max(copies, 4), [&](int i) {
+          MatmulProblem p = matmul_of(&kBFloat16, weights.data() + i % copies * weight_bytes,
+                                      Tensor(x.data(), &kBFloat16, {rows, k}), out);
+          p.accumulate = added;
+          CHECK(multiply(launch(), p));
+        });
+        line += fmt::format("  {} {:8.1f} us {:5.1f} TFLOP/s", kernel, s * 1e6, 2.0 * rows * n * k / s * 1e-12);
+      };
+      line += added ? "  fp32 +=" : "  bf16";
+      report("chains", matmul_by_chains), report("cublas", matmul_dense);
+    }
+    fmt::print("{}\n", line);
+  }
+}
+
+// Gated units of many rows in one kernel, and as a matmul and its gates.
+void bench_gated_matmuls(int64_t inner, int64_t k, const std::vector<int64_t>& row_counts) {
+  const int64_t weight_bytes = 2 * inner * k * 2;
+  const int copies = static_cast<int>(std::max<int64_t>(1, static_cast<int64_t>(kRotated) / weight_bytes));
+  const Random weights(&kBFloat16, copies * 2 * inner * k, 0.02f);
+  for (const int64_t rows : row_counts) {
+    const Random x(&kBFloat16, rows * k, 1.0f, 2);
+    Buffer memory(static_cast<size_t>(rows * inner) * 6, device_memory());
+    const Tensor gate_up(memory.data(), &kBFloat16, {rows, 2 * inner});
+    const Tensor out(memory.data() + rows * inner * 4, &kBFloat16, {rows, inner});
+    const auto problem = [&](int i, const Tensor& to) {
+      MatmulProblem p = matmul_of(&kBFloat16, weights.data() + i % copies * weight_bytes,
+                                  Tensor(x.data(), &kBFloat16, {rows, k}), to);
+      p.n = 2 * inner;
+      return p;
+    };
+    const double fused = seconds_per_call(copies, [&](int i) { CHECK(matmul_gated(launch(), problem(i, out))); });
+    const double apart = seconds_per_call(copies, [&](int i) {
+      CHECK(matmul_dense(launch(), problem(i, gate_up)));
+      glu(launch(), out, gate_up, ops::Activation::kSilu);
+    });
+    fmt::print("bfloat16 gated [2 x {}, {}] {:5} rows: fused {:8.1f} us {:5.1f} TFLOP/s  apart {:8.1f} us\n", inner, k,
+               rows, fused * 1e6, 4.0 * rows * inner * k / fused * 1e-12, apart * 1e6);
+  }
+}
+
 // NVFP4 has no encoder, so its blocks are random codes with scales of about one and a scale of the tensor.
 std::vector<std::byte> random_blocks(DType type, int64_t count) {
   std::mt19937 random(1);
@@ -228,6 +281,11 @@ void bench_experts(DType type, int experts, int top_k, int64_t n, int64_t k, con
 constexpr std::pair<int64_t, int64_t> kLayer8B[] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
 
 }  // namespace
+
+void bench_matmuls_of_many_rows() {
+  for (const auto& [n, k] : kLayer8B) bench_many_rows(n, k, {128, 256, 384, 512, 1024, 2048, 8000, 8192});
+  bench_gated_matmuls(14336, 4096, {128, 256, 384, 512, 1024, 2048, 8192});
+}
 
 void bench_plain_matmuls() {
   for (const auto& [n, k] : kLayer8B)

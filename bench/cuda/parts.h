@@ -10,6 +10,7 @@ namespace sluice::cuda {
 
 // matmuls.cc
 void bench_plain_matmuls();
+void bench_matmuls_of_many_rows();
 // `others`: also some shapes of GGUF formats.
 void bench_quantized_matmuls(const std::vector<DType>& types, bool others);
 // 1 to 1024 rows: shows where tiles are faster than the kernels of few rows and than unpacking for cuBLASLt.

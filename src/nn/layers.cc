@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "ops/gated_matmul.h"
 #include "ops/lora_matmul.h"
 #include "quant/groups.h"
 #include "sluice/error.h"
@@ -368,6 +369,12 @@ void Linear::into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumula
     ops::all_gather(c, out, mine);
   }
   apply(c, next, out);
+}
+
+bool Linear::gated_into(ops::Ctx& c, const Tensor& out, const Tensor& x, ops::Activation activation) const {
+  if (exchange_ != Exchange::kNone || segments_.size() != 1 || adapts(c)) return false;
+  const float* bias = bias_.empty() ? nullptr : bias_.data();
+  return ops::gated_matmul(c, {.out = out, .x = x, .weight = &segments_[0].weight.view(), .bias = bias}, activation);
 }
 
 void Linear::sum_into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next) const {

@@ -78,6 +78,9 @@ class Linear {
   DType output_type(const ops::Ctx& c, int64_t rows) const;
   // out = or += this(x), then `next`.
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next = nullptr) const;
+  // out = activation(gate) * up, of a projection whose outputs are the gates and then as many others. Returns false,
+  // having done nothing, if the device does not gain by it; see ops::gated_matmul.
+  bool gated_into(ops::Ctx& c, const Tensor& out, const Tensor& x, ops::Activation activation) const;
   int64_t outputs() const { return exchange_ == Exchange::kGatherOutputs ? whole_ : outputs_; }
   bool partial() const { return partial_; }  // results are this rank's summands, which the caller adds up
   int64_t gathered_floats() const {          // arena floats per row that gathered results take besides

@@ -60,10 +60,12 @@ int64_t Mlp::floats_per_token(const MlpSpec& s) { return (s.gated ? 3 : 1) * int
 void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next) const {
   const bool clamps = spec_.clamp > 0 || spec_.glu_limit > 0;
   if (spec_.gated && spec_.gate_scale == 1.0f && !spec_.gate_cutoff && !clamps && !spec_.sub_norm) {
-    const Tensor gate_up = ops::take_rows(c, in_.output_type(c, x.rows()), x.rows(), 2 * int64_t{spec_.inner});
-    in_.into(c, gate_up, x, false);
     const Tensor inner = ops::take_rows(c, out_.input_type(c, x.rows()), x.rows(), spec_.inner);
-    ops::glu(c, inner, gate_up, spec_.activation);
+    if (!in_.gated_into(c, inner, x, spec_.activation)) {
+      const Tensor gate_up = ops::take_rows(c, in_.output_type(c, x.rows()), x.rows(), 2 * int64_t{spec_.inner});
+      in_.into(c, gate_up, x, false);
+      ops::glu(c, inner, gate_up, spec_.activation);
+    }
     return out_.into(c, out, inner, accumulate, next);
   }
   Tensor inner = in_(c, x);

@@ -1,5 +1,6 @@
 // Matmuls of every backend and weight type. Compares with the reference. Checks that a row's bits are the same alone,
 // in batches of other sizes, and with other numbers of threads.
+#include "ops/gated_matmul.h"
 #include "ops/testing.h"
 
 namespace sluice::ops::matmul_test {
@@ -182,6 +183,50 @@ TEST_P(MatmulTest, NanStaysInItsRow) {
       for (int64_t i = 0; i < 50; ++i) EXPECT_TRUE(std::isnan(out.row(1)[i]));
     }
   }
+}
+
+// The products of gated units equal those of a matmul and of gates behind it.
+TEST_P(MatmulTest, GatedUnits) {
+  int taken = 0;
+  for (DType stored : {&kBFloat16, &kFloat16}) {
+    for (auto [inner, k, rows, bias] : {std::tuple<int64_t, int64_t, int64_t, bool>{64, 64, 1024, false},
+                                        {200, 192, 1025, true},
+                                        {1000, 320, 1100, false},
+                                        {136, 64, 1300, true}}) {
+      SCOPED_TRACE(fmt::format("{}: {} rows, [2 x {}, {}]", stored->name, rows, inner, k));
+      Owned matrix(stored, {2 * inner, k}), x(stored, {rows, k}, 8), biases(&kFloat32, {1, 2 * inner});
+      matrix.fill(random), x.fill(random), biases.fill(random);
+      Owned out(stored, {rows, inner}, 8);
+      out.fill(random);
+      const Owned before(out);
+      const Packed weight = packed(device.ctx, stored, {&matrix}, k);
+      const float* bias_or_none = bias ? biases->f32() : nullptr;
+      if (!gated_matmul(device.ctx, {.out = out, .x = x, .weight = &weight, .bias = bias_or_none}, Activation::kSilu)) {
+        EXPECT_EQ(std::memcmp(out->data, before->data, out.bytes()), 0);
+        continue;
+      }
+      ++taken;
+      Owned wide(&kFloat32, {rows, k}), gate_up(&kFloat32, {rows, 2 * inner}), expected(&kFloat32, {rows, inner});
+      for (int64_t r = 0; r < rows; ++r)
+        to_float(stored, x->slice_rows(r, 1).data, wide.row(r), static_cast<size_t>(k));
+      const Packed plain = packed(reference.ctx, stored, {&matrix}, k);
+      matmul(reference.ctx, {.out = gate_up, .x = wide, .weight = &plain, .bias = bias_or_none});
+      glu(reference.ctx, expected, gate_up, Activation::kSilu);
+      for (int64_t r = 0; r < rows; ++r) {
+        std::vector<float> row(static_cast<size_t>(inner));
+        to_float(stored, out->slice_rows(r, 1).data, row.data(), row.size());
+        for (int64_t i = 0; i < inner; ++i) {
+          const float wanted = expected.row(r)[i];
+          ASSERT_NEAR(row[static_cast<size_t>(i)], wanted,
+                      0.01f * std::abs(wanted) + 1e-3f * std::sqrt(static_cast<float>(k)))
+              << "row " << r << ", unit " << i;
+        }
+        const size_t used = static_cast<size_t>(inner) * 2;
+        ASSERT_EQ(std::memcmp(out->slice_rows(r, 1).data + used, before->slice_rows(r, 1).data + used, 16), 0);
+      }
+    }
+  }
+  if (taken == 0) GTEST_SKIP() << "no kernel writes such products";
 }
 
 SLUICE_FOR_EVERY_BACKEND(MatmulTest);

@@ -160,10 +160,8 @@ void gated(const Launch& l, const char* name, const Tensor& out, const Tensor& g
 
 void glu(const Launch& l, const Tensor& out, const Tensor& gate_up, ops::Activation activation) {
   if (activation == ops::Activation::kSilu) {  // the activation of most models, without the switch
-    // The error of the special function unit, about 2^-21, is small compared with that of rounding the result.
     if (out.dtype != &kFloat32) {
-      return gated(l, "glu", out, gate_up,
-                   [] __device__(float g, float u) { return __fdividef(g, 1.0f + __expf(-g)) * u; });
+      return gated(l, "glu", out, gate_up, [] __device__(float g, float u) { return silu_product(g, u); });
     }
     return gated(l, "glu", out, gate_up, [] __device__(float g, float u) { return g / (1.0f + expf(-g)) * u; });
   }

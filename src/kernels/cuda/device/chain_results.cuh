@@ -15,23 +15,23 @@ struct ChainResults {
   int n;              // outputs
   bool bf16, accumulate;
 
-  __device__ float bias_of(int output, int matrix = 0) const {
-    return bias != nullptr && output < n ? bias[matrix * bias_step + output] : 0.0f;
+  // `from`: where the biases of these outputs begin.
+  __device__ float bias_of(int output, int matrix = 0, int from = 0) const {
+    return bias != nullptr && output < n ? bias[matrix * bias_step + from + output] : 0.0f;
   }
-  // What lies there, if sums are added to it. Kernels call this for several results before they write the first, so
-  // that the loads do not wait for one another.
+  // What lies where a result is added. Kernels call this for several results before they write the first, so that the
+  // loads do not wait for one another.
   __device__ float old(int64_t row, int output) const {
     return accumulate && output < n ? static_cast<const float*>(out)[row * stride + output] : 0.0f;
   }
-  // Write old + (sum + bias) unless the output lies beyond the last.
-  __device__ void put_float(int64_t row, int output, float sum_with_bias, float old) const {
-    if (output < n) static_cast<float*>(out)[row * stride + output] = __fadd_rn(old, sum_with_bias);
-  }
-  __device__ void put_bf16(int64_t row, int output, float sum_with_bias) const {
-    if (output < n) static_cast<__nv_bfloat16*>(out)[row * stride + output] = __float2bfloat16_rn(sum_with_bias);
-  }
-  __device__ void put(int64_t row, int output, float sum_with_bias, float old) const {
-    bf16 ? put_bf16(row, output, sum_with_bias) : put_float(row, output, sum_with_bias, old);
+  // Writes the sum with its bias, or adds both to `old`, unless the output lies beyond the last.
+  __device__ void put(int64_t row, int output, float sum, float old) const {
+    if (output >= n) return;
+    if (bf16) {
+      static_cast<__nv_bfloat16*>(out)[row * stride + output] = __float2bfloat16_rn(sum);
+    } else {
+      static_cast<float*>(out)[row * stride + output] = accumulate ? __fadd_rn(sum, old) : sum;
+    }
   }
 };
 

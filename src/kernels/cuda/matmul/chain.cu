@@ -265,33 +265,31 @@ bool has_chains(const Launch& l, DType weights) {
 
 bool matmul_by_chains(const Launch& l, const MatmulProblem& p) {
   if (!has_chains(l, p.type) || (p.matrices != 1 && p.starts == nullptr)) return false;
-  const int64_t bytes = padded_k(p.k) * 2;
+  if (p.starts != nullptr && !takes_rows(l, p)) return false;
   if (p.x.rows() == 0) return true;
-  RowOperands of{.type = p.type,
-                 .bytes = bytes,
-                 .weight_pitch = bytes,
-                 .x = p.x.data,
-                 .x_pitch = p.x.row_stride * p.x.dtype->block_bytes,
-                 .parts = 1};
-  if (p.x.dtype != p.type) {
-    CHECK(static_cast<size_t>(p.x.rows() * bytes) <= l.workspace_bytes, "matmul: a workspace of {} bytes is too small",
-          l.workspace_bytes);
-    round_rows(l, l.workspace, p.type, p.x, p.x_rows);
-    of.x = l.workspace, of.x_pitch = bytes;
-  } else {
-    CHECK(padded_k(p.k) == p.k && of.x_pitch % 16 == 0 && reinterpret_cast<uintptr_t>(of.x) % 16 == 0 &&
-              p.x_rows == nullptr,
-          "matmul: inputs of {} must be aligned rows of a multiple of {}, but have {}", p.x.dtype->name, kSliceElements,
-          p.k);
-  }
-  if (p.starts != nullptr && takes_rows(l, p)) {
+  std::optional<RowOperands> operands = plain_operands(l, p);
+  CHECK(operands,
+        "matmul: {} rows of {} inputs of {} must be aligned, in whole slices of {}, or have room in {} bytes of "
+        "workspace",
+        p.x.rows(), p.k, p.x.dtype->name, kSliceElements, l.workspace_bytes);
+  RowOperands& of = *operands;
+  of.parts = 1;
+  if (p.starts != nullptr) {
     matmul_rows(l, p, of);
-  } else if (p.starts != nullptr || p.x.rows() > most_few_rows(l, p.n)) {
-    CHECK(matmul_grouped(l, p, of), "matmul cannot write {} here", p.out.dtype->name);
-  } else if (p.type == &kBFloat16) {
-    launch_type<__nv_bfloat16>(l, p, of);
-  } else {
-    launch_type<__half>(l, p, of);
+    return true;
+  }
+  const int64_t rows = p.x.rows();
+  if (rows > most_few_rows(l, p.n) && matmul_grouped(l, p, of)) return true;
+  for (int64_t first = 0; first < rows; first += kMostRows) {
+    MatmulProblem part = p;
+    part.x = p.x.slice_rows(first, std::min<int64_t>(kMostRows, rows - first));
+    part.out = p.out.slice_rows(first, part.x.rows());
+    if (p.type == &kBFloat16) {
+      launch_type<__nv_bfloat16>(l, part, of);
+    } else {
+      launch_type<__half>(l, part, of);
+    }
+    of.x += kMostRows * of.x_pitch;
   }
   return true;
 }

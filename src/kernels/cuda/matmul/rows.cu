@@ -132,25 +132,30 @@ void matmul_fp8_rows(const Launch& l, const MatmulProblem& p, const std::byte* x
                .x_scales = x_scales});
 }
 
-bool matmul_plain_rows(const Launch& l, const MatmulProblem& p) {
+std::optional<RowOperands> plain_operands(const Launch& l, const MatmulProblem& p) {
   const int64_t rows = p.x.rows(), bytes = padded_k(p.k) * 2;
-  if ((p.starts == nullptr && rows > kMostPlainRows) || !takes_rows(l, p)) return false;
   RowOperands of{.type = p.type,
                  .bytes = bytes,
                  .weight_pitch = bytes,
                  .x = p.x.data,
                  .x_pitch = p.x.row_stride * p.x.dtype->block_bytes};
   if (p.x.dtype != p.type) {
-    if (static_cast<size_t>(rows * bytes) > l.workspace_bytes) return false;
+    if (static_cast<size_t>(rows * bytes) > l.workspace_bytes) return std::nullopt;
     round_rows(l, l.workspace, p.type, p.x, p.x_rows);
     of.x = l.workspace;
     of.x_pitch = bytes;
   } else if (padded_k(p.k) != p.k || of.x_pitch % 16 != 0 || reinterpret_cast<uintptr_t>(of.x) % 16 != 0 ||
              p.x_rows != nullptr) {
-    return false;
+    return std::nullopt;
   }
-  matmul_rows(l, p, of);
-  return true;
+  return of;
+}
+
+bool matmul_plain_rows(const Launch& l, const MatmulProblem& p) {
+  if ((p.starts == nullptr && p.x.rows() > kMostPlainRows) || !takes_rows(l, p)) return false;
+  const std::optional<RowOperands> of = plain_operands(l, p);
+  if (of) matmul_rows(l, p, *of);
+  return of.has_value();
 }
 #else
 bool takes_rows(const Launch&, const MatmulProblem&) { return false; }
@@ -160,6 +165,7 @@ void matmul_rows(const Launch&, const MatmulProblem&, const RowOperands&) {
 void matmul_fp8_rows(const Launch&, const MatmulProblem&, const std::byte*, const float*) {
   CHECK(false, "matmul_fp8_rows was not compiled: CMAKE_CUDA_ARCHITECTURES lacks 90a");
 }
+std::optional<RowOperands> plain_operands(const Launch&, const MatmulProblem&) { return std::nullopt; }
 bool matmul_plain_rows(const Launch&, const MatmulProblem&) { return false; }
 #endif
 

@@ -4,6 +4,8 @@
 
 #include <cuda.h>
 
+#include <optional>
+
 #include "kernels/cuda/launch.h"
 
 namespace sluice::cuda {
@@ -34,6 +36,9 @@ void matmul_fp8_rows(const Launch&, const MatmulProblem& p, const std::byte* x, 
 // The most rows for which this is faster than cuBLASLt: for matmuls with few outputs, and for all.
 inline constexpr int64_t kMostFp8Rows = 128, kMostFp8RowsOfAny = 64;
 
+// The operands of a matmul of 16-bit weights. x has the same type, or is rounded to it in the workspace. nullopt, and
+// nothing was done, if rows of x are not aligned or the workspace is too small.
+std::optional<RowOperands> plain_operands(const Launch&, const MatmulProblem& p);
 // A matmul of 16-bit weights, of one matrix with up to kMostPlainRows rows or of experts. x has the same type or is
 // rounded to it here. Returns false, having done nothing, if it cannot.
 bool matmul_plain_rows(const Launch&, const MatmulProblem& p);
@@ -45,5 +50,8 @@ bool matmul_lora_rows(const Launch&, const MatmulProblem& p, const ops::LoraShri
 
 // grouped.cu: experts, or one matrix, with many rows. Returns false, having done nothing, if it cannot.
 bool matmul_grouped(const Launch&, const MatmulProblem& p, const RowOperands& operands);
+// The same with out = silu(gate) * up in the type of the weights, which have 16 bits. Of the p.n outputs, the first
+// half are the gates.
+bool matmul_gated(const Launch&, const MatmulProblem& p);
 
 }  // namespace sluice::cuda
