@@ -5,11 +5,12 @@
 // instructions of a chain, which follow one another.
 //
 // A block of this file takes 64 outputs of up to 128 rows: out^T = weight * x^T. One thread copies weights and inputs
-// as TMA tiles; a warp group multiplies. Stages are large, because 78 ns pass from one to the next beside the 27 ns
-// that an instruction takes (fitted to measurements on one H200). The blocks of a cluster have the same rows. Each
-// copies a part of the inputs to all of them (multicast), because the L2 cache gives little more bytes per second than
-// the memory. As k is not cut, a small matrix has fewer blocks than the device has SMs. Each block then has twice as
-// much room for stages.
+// as TMA tiles; a warp group multiplies. Stages are large, because about 70 ns pass from one to the next beside the
+// 26 ns that an instruction takes (fitted to measurements on one H200). The blocks of a cluster have the same rows.
+// Each copies a part of the inputs to all of them (multicast), because the L2 cache gives little more bytes per second
+// than the memory. As k is not cut, a small matrix has fewer blocks than the device has SMs. Each block then has twice
+// as much room for stages. Measured on one H200: 28672 x 4096 takes 59 us with one row and 61 us with 32, and 4096 x
+// 14336 31 and 36 us.
 #include "kernels/cuda/matmul/chain.h"
 
 #include <algorithm>
@@ -40,20 +41,12 @@ struct ChainParams {
   ChainResults results;
   int rows, chunks;
   int part, boxes;  // the rows that a block of a cluster copies, and how many blocks copy some
-  int ahead;        // chunks of the weights that a block prefetches to L2
 };
 
-constexpr int64_t kAheadBytes = int64_t{24} << 20;  // of all blocks, half of the L2 cache
-
-__device__ inline void prefetch_tma_tile(const CUtensorMap& map, int c0, int c1) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(c0), "r"(c1)
-               : "memory");
-}
-
 // The most rows of a block, the chunks of a stage, and the blocks that an SM has room for.
-template <int rows_, int depth_, int together_, int pending_>
+template <int rows_, int depth_, int together_>
 struct Tile {
-  static constexpr int rows = rows_, depth = depth_, together = together_, pending = pending_;
+  static constexpr int rows = rows_, depth = depth_, together = together_;
 };
 
 // The blocks of the cluster.
@@ -78,7 +71,8 @@ struct Stages {
   __device__ uint32_t empty(int i) const { return full(i) + 8; }
 };
 
-// The first weights are copied, and the next ones prefetched, before the kernel in front has written the inputs (PDL).
+// The first weights are copied before the kernel in front has written the inputs (PDL). A step took longer when
+// further ones were prefetched to L2.
 template <class Tile>
 __device__ void produce(const ChainParams& p, const CUtensorMap& weights, const CUtensorMap& inputs, int output,
                         const Stages<Tile>& shared) {
@@ -111,9 +105,6 @@ __device__ void produce(const ChainParams& p, const CUtensorMap& weights, const 
   };
   const int all = (p.chunks + kDepth - 1) / kDepth, early = min(all, kCount);
   for (int i = 0; i < early; ++i) copy_weights(i);
-  for (int i = early * kDepth; i < min(p.chunks, early * kDepth + p.ahead); ++i) {
-    prefetch_tma_tile(weights, i * kChunk, output);
-  }
   wait_for_earlier();
   for (int i = 0; i < all; ++i) {
     if (i >= early) {
@@ -154,8 +145,8 @@ __device__ void consume(const ChainParams& p, int output, const Stages<Tile>& sh
       Wgmma<T, rows>::from_shared(sums, matrix(shared.weights(stage, c) + at), matrix(shared.inputs(stage, c) + at), 1);
     }
     wgmma_commit();
-    wgmma_wait<Tile::pending>();
-    if (i >= Tile::pending && lane < blocks) arrive_at_block(lane, shared.empty((i - Tile::pending) % kCount));
+    wgmma_wait<1>();
+    if (i > 0 && lane < blocks) arrive_at_block(lane, shared.empty((i - 1) % kCount));
   }
   wgmma_wait<0>();
   wgmma_fence_operands(sums);
@@ -212,13 +203,11 @@ void launch_chain(const Launch& l, const MatmulProblem& p, const RowOperands& of
             rows = static_cast<int>(p.x.rows());
   // Parts are whole groups of eight rows, as rows are swizzled in such.
   const int part = blocks > 1 ? static_cast<int>(pieces(pieces(rows, blocks), 8)) * 8 : rows;
-  const int64_t running = std::min<int64_t>(tiles, int64_t{Tile::together} * l.sm_count);
   const ChainParams params{.results = chain_results(p),
                            .rows = rows,
                            .chunks = static_cast<int>(of.bytes / kChunk),
                            .part = part,
-                           .boxes = static_cast<int>(pieces(rows, part)),
-                           .ahead = static_cast<int>(kAheadBytes / running / kWeightBytes)};
+                           .boxes = static_cast<int>(pieces(rows, part))};
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {1, static_cast<unsigned>(blocks), 1};
@@ -240,8 +229,8 @@ template <class T, int rows>
 void launch_rows(const Launch& l, const MatmulProblem& p, const RowOperands& of) {
   constexpr int kDepth = rows <= 32 ? 4 : 2;
   const int64_t tiles = pieces(p.n, kOutputs);
-  if (tiles <= l.sm_count) return launch_chain<T, Tile<rows, kDepth, 1, 1>>(l, p, of, tiles);
-  launch_chain<T, Tile<rows, kDepth / 2, kMostTogether, 1>>(l, p, of, tiles);
+  if (tiles <= l.sm_count) return launch_chain<T, Tile<rows, kDepth, 1>>(l, p, of, tiles);
+  launch_chain<T, Tile<rows, kDepth / 2, kMostTogether>>(l, p, of, tiles);
 }
 
 template <class T>
