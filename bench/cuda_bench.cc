@@ -16,7 +16,7 @@ namespace sluice::cuda {
 namespace {
 
 // Without arguments runs everything, else the named parts:
-// plain; quantized (fp8: only 8-bit floats; fp4: only NVFP4 and NF4);
+// plain; many: rows of one matrix; quantized (fp8: only 8-bit floats; fp4: only NVFP4 and NF4);
 // attention (attention8: over 8-bit caches; decode8, prefill8: its parts for 8-bit floats; wide: eight heads
 // for a kv head; divided: to a part of the keys; latent: over latent caches);
 // selection: of tokens by an indexer, and attention to them;

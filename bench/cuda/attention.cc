@@ -90,11 +90,12 @@ void bench_attention(const AttentionShape& s) {
     const double seconds = seconds_per_call(rows > 1 ? 2 : 8, [&](int) { done &= attend(to, args, at); });
     if (!done) return;
     const std::string error = s.check ? fmt::format("  error {:.1e}", relative_error(args.out, exact)) : "";
+    const std::string part = s.parts > 1 ? fmt::format(", 1/{} of the keys", s.parts) : "";
     fmt::print(
-        "attention {:>8} {:2}/{} x {:3}, blocks of {:2}{}{}{}: {:4} x {:5} rows {:6}-{:6} keys: {:9.1f} us {:5.2f} TB/s "
-        "{:6.1f} TFLOP/s{}\n",
+        "attention {:>8} {:2}/{} x {:3}, blocks of {:2}{}{}{}: {:4} x {:5} rows {:6}-{:6} keys: {:9.1f} us "
+        "{:5.2f} TB/s {:6.1f} TFLOP/s{}\n",
         type->name, s.heads, s.kv_heads, s.dim, s.block_size, kernel, s.queries == &kFloat32 ? "" : ", bf16 queries",
-        sequences, rows, shortest, longest, seconds * 1e6, bytes / seconds * 1e-12,
+        part, sequences, rows, shortest, longest, seconds * 1e6, bytes / seconds * 1e-12,
         2.0 * pairs * static_cast<double>(width + out_width) / seconds * 1e-12, error);
   };
   report(s.warpgroups ? "" : ", mma.sync", attention_tensor);
