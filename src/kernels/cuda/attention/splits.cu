@@ -351,7 +351,9 @@ void launch_type(const Launch& l, const AttentionParams& p, const AttentionIndic
 bool attention_by_splits(const Launch& l, const ops::AttentionArgs& args, const AttentionIndices& at) {
   const DType type = args.k_cache.dtype;
   if (l.compute_capability != 90 || (type != &kBFloat16 && type != &kFloat16)) return false;
-  if (!args.share.whole() || args.log_sums.data != nullptr || !attention_on_tensor_cores(args)) return false;
+  // Selected keys of latent caches are copied, and the copies are for other kernels (attention/selected.cu).
+  if (args.v_cache.data == nullptr || !args.share.whole() || args.log_sums.data != nullptr) return false;
+  if (!attention_on_tensor_cores(args)) return false;
   const AttentionParams p = attention_params(args, at);
   if (type == &kBFloat16) {
     launch_type<__nv_bfloat16>(l, p, at);
