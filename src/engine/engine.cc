@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <ctime>
 #include <filesystem>
 #include <future>
@@ -33,6 +32,7 @@
 #include "engine/health.h"
 #include "engine/hidden_pooler.h"
 #include "engine/hidden_similarity.h"
+#include "engine/inbox.h"
 #include "engine/load.h"
 #include "engine/metrics.h"
 #include "engine/pooling_engine.h"
@@ -94,43 +94,6 @@ struct ReleaseRows {
 };
 using Command = std::variant<Submit, EndEarly, Cancel, StopChoice, EndSession, PrefetchSession, ForgetPrefixes,
                              RowsMoved, AdapterRead, RowWant, ForgetWant, ReleaseRows>;
-
-class Inbox {
- public:
-  void push(Command command) {
-    {
-      const std::scoped_lock lock(mutex_);
-      commands_.push_back(std::move(command));
-    }
-    wake_.notify_one();
-  }
-  void close() {
-    {
-      const std::scoped_lock lock(mutex_);
-      closed_ = true;
-    }
-    wake_.notify_one();
-  }
-  // Takes all commands. With `wait`, it first sleeps until there is a command, `until` is reached or the inbox is
-  // closed.
-  std::vector<Command> take(bool wait, std::optional<Clock::time_point> until) {
-    std::unique_lock lock(mutex_);
-    const auto ready = [this] { return closed_ || !commands_.empty(); };
-    if (wait && until) wake_.wait_until(lock, *until, ready);
-    if (wait && !until) wake_.wait(lock, ready);
-    return std::exchange(commands_, {});
-  }
-  bool closed() {
-    const std::scoped_lock lock(mutex_);
-    return closed_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<Command> commands_;
-  bool closed_ = false;
-};
 
 // Tenants are hashes of keys, without a line break.
 std::string session_key(std::string_view tenant, std::string_view session) {
@@ -699,7 +662,7 @@ class EngineImpl final : public TextEngine {
     }
   }
 
-  Inbox inbox_;
+  Inbox<Command> inbox_;
   AdapterTable adapters_;
   const TransferRules transfer_rules_;
   VectorMemory vector_memory_;
