@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/scan.cuh"
 #include "kernels/cuda/device/search.cuh"
 #include "kernels/cuda/device/tensor_core.cuh"
 #include "kernels/cuda/grid.h"
@@ -231,15 +232,8 @@ __device__ inline uint32_t order_of(float score) {
 
 constexpr int kSelectThreads = 1024, kSelectWarps = kSelectThreads / kWarp, kDigits = 256;
 
-// The exclusive sum over the lanes before this one.
-__device__ inline int sum_before(int x, int lane) {
-  int sum = x;
-  for (int offset = 1; offset < kWarp; offset *= 2) {
-    const int other = __shfl_up_sync(kFullWarp, sum, offset);
-    if (lane >= offset) sum += other;
-  }
-  return sum - x;
-}
+// The sum over the lanes before this one.
+__device__ inline int sum_before(int x) { return sum_upto(x) - x; }
 
 // One block per row.
 __global__ void __launch_bounds__(kSelectThreads) select_rows(const __grid_constant__ SelectParams p) {
@@ -284,7 +278,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_rows(const __grid_const
     if (warp == 0) {  // a lane has eight digits, the first lane the highest
       int sum = 0;
       for (int i = 0; i < 8; ++i) sum += totals[kDigits - 1 - lane * 8 - i];
-      int higher = sum_before(sum, lane);
+      int higher = sum_before(sum);
       if (higher < left && higher + sum >= left) {
         int digit = kDigits - 1 - lane * 8;
         for (; higher + totals[digit] < left; --digit) higher += totals[digit];
@@ -306,7 +300,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_rows(const __grid_const
   if (lane == 0) above[warp] = higher, equal[warp] = ties;
   __syncthreads();
   if (warp == 0) {
-    const int before_above = sum_before(above[lane], lane), before_equal = sum_before(equal[lane], lane);
+    const int before_above = sum_before(above[lane]), before_equal = sum_before(equal[lane]);
     above[lane] = before_above, equal[lane] = before_equal;
   }
   __syncthreads();
