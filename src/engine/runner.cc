@@ -7,6 +7,7 @@
 #include "engine/batch_message.h"
 #include "engine/model_step.h"
 #include "nn/moe/balancer.h"
+#include "scheduler/options.h"
 
 namespace sluice {
 
@@ -187,8 +188,8 @@ Tensor Runner::to_host(const Tensor& result) {
 void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> tokens, int chunk,
                      const std::function<void(int, std::span<const float>)>& row, int adapter, int adapter_from) {
   const int total = static_cast<int>(tokens.size());
-  const int blocks = plan.blocks / static_cast<int>(plan.kv.groups.size());
-  CHECK(total <= blocks * block_size, "{} tokens in {} blocks of {}", total, blocks, block_size);
+  const int needed = peak_blocks(total, block_size, plan.kv.groups, chunk);
+  CHECK(needed <= plan.blocks, "{} tokens need {} of {} blocks", total, needed, plan.blocks);
   CHECK(chunk >= 1 && chunk <= plan.logit_rows, "chunk {} of at most {} rows", chunk, plan.logit_rows);
   for (int begin = 0; begin < total; begin += chunk) {
     const int count = std::min(chunk, total - begin);
@@ -196,7 +197,6 @@ void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::
     for (int i = 0; i < count; ++i) {
       batch.tokens.push_back(tokens[begin + i]);
       batch.positions.push_back(begin + i);
-      batch.slots.push_back(begin + i);  // blocks in order: block * block_size + offset is the position
       batch.sample_rows.push_back(i);
     }
     if (plan.task != Task::kGenerate) batch.types.assign(static_cast<size_t>(count), 0);
@@ -210,8 +210,17 @@ void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::
     batch.prompt_len = {total};
     if (plan.state_slots > 0) batch.state_slots = {0};
     batch.block_table_stride = (begin + count + block_size - 1) / block_size;
-    for (int b = 0; b < batch.block_table_stride; ++b) batch.block_table.push_back(b);
-    spread_over(batch, plan.kv.groups, block_size);
+    int first = 0;  // first block of the group
+    for (const BlockGroup& group : plan.kv.groups) {
+      const int blocks = peak_blocks(total, block_size, group, chunk);
+      // The blocks of a window are used in turn: a block takes the place of one that no later token reads.
+      const auto number = [&](int block) { return (first + block % blocks) * group.ids_per_block; };
+      for (int at = begin; at < begin + count; ++at) {
+        batch.slots.push_back(number(at / block_size) * block_size + at % block_size);
+      }
+      for (int block = 0; block < batch.block_table_stride; ++block) batch.block_table.push_back(number(block));
+      first += blocks;
+    }
     const Tensor logits = runner.forward(batch);
     for (int i = 0; i < logits.rows(); ++i) {
       row(begin + i, {logits.f32() + i * logits.row_stride, static_cast<size_t>(logits.shape[1])});

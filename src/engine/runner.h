@@ -72,8 +72,9 @@ class Runner {
   SentAdapters sent_adapters_;
 };
 
-// Computes the logits of every position of one text, in steps of at most `chunk` tokens. It uses blocks 0, 1, ... of
-// the cache; the cache must be unused and have enough blocks. Calls row(position, logits [vocab]) in order.
+// Computes the logits of every position of one text, in steps of at most `chunk` tokens. It uses the first blocks of
+// the cache, as many as the scheduler would for one sequence: the cache must be unused and have peak_blocks() of the
+// text. Calls row(position, logits [vocab]) in order.
 // `adapter`: the place of the adapter that changes the model, from the position `adapter_from` on; -1: none.
 void for_each_logits(Runner& runner, const LoadPlan& plan, int block_size, std::span<const int32_t> tokens, int chunk,
                      const std::function<void(int position, std::span<const float> logits)>& row, int adapter = -1,

@@ -214,3 +214,22 @@ def test_openapi_document_is_valid(server):
         assert not validator.is_valid({**good, **wrong}), wrong
     page = httpx.get(server.url + "/docs")
     assert page.headers["content-type"].startswith("text/html") and "/v1/chat/completions" in page.text
+
+
+def test_logits_of_a_windowed_model_do_not_depend_on_the_chunk(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    config = json.loads((MODEL / "config.json").read_text())
+    for key in ("attention_bias", "mlp_bias", "pretraining_tp"):
+        del config[key]
+    config.update(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=16)
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "model.safetensors").symlink_to((MODEL / "model.safetensors").resolve())
+    ids = " ".join(str(5 + i % 60) for i in range(90))
+    found = []
+    for chunk in (0, 1, 7):
+        output = tmp_path / str(chunk)
+        done = run("logits", model, "--dtype", "float32", "--ids", ids, "--chunk", chunk, "-o", output)
+        assert done.returncode == 0, done.stderr
+        found.append(output.read_bytes())
+    assert found[0] == found[1] == found[2]
