@@ -1,8 +1,9 @@
-// Matmuls with fewer tiles than SMs: how many blocks of a cluster split k of each tile.
+// Thread block clusters (compute capability 9.0): launching them, and how many blocks share a tile or its inputs.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
@@ -10,6 +11,33 @@
 namespace sluice::cuda {
 
 inline constexpr int kMostClusterBlocks = 8;  // supported by every device
+
+struct ClusterGrid {
+  dim3 blocks, cluster;  // the blocks of the grid are whole clusters
+  unsigned threads = 0;
+  size_t shared = 0;  // bytes
+};
+
+// Launches a kernel that begins as device/pdl.cuh describes. Devices without clusters take clusters of one block.
+template <class... Parameters>
+void launch_clusters(const Launch& l, const char* name, void (*kernel)(Parameters...), const ClusterGrid& grid,
+                     const std::type_identity_t<Parameters>&... arguments) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {grid.cluster.x, grid.cluster.y, grid.cluster.z};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  const bool clusters = l.compute_capability >= 90;
+  CHECK(clusters || grid.cluster.x * grid.cluster.y * grid.cluster.z == 1, "{}: no clusters on this device", name);
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid.blocks;
+  config.blockDim = dim3(grid.threads);
+  config.dynamicSmemBytes = grid.shared;
+  config.stream = l.stream;
+  config.attrs = clusters ? attributes : attributes + 1;
+  config.numAttrs = (clusters ? 1 : 0) + (l.pdl ? 1 : 0);
+  check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), name);
+}
 
 // How many clusters of 1, 2, ... blocks of a kernel the device runs at once.
 struct ClusterCapacity {

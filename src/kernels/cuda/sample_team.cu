@@ -1,6 +1,7 @@
 // Samples rows that are cut. A row has a team: one block of 256 threads, or a cluster of up to eight if rows are few.
 // It reads the row twice, for its largest logit and for a list of the first tokens, and samples from the list. Bound by
 // memory traffic and by what samplers do with the list: four blocks share an SM, so that 512 rows run at once.
+#include "kernels/cuda/clusters.h"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/sample_head.cuh"
 #include "kernels/cuda/per_device.h"
@@ -111,19 +112,10 @@ void sample_by_teams(const Launch& l, const SamplePointers& p, const GivenRows& 
   const unsigned at_once = 4 * static_cast<unsigned>(l.sm_count);
   unsigned blocks = 1;
   while (l.compute_capability >= 90 && blocks < kMostTeamBlocks && 2 * blocks * samples <= at_once) blocks *= 2;
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {blocks, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks, samples);
-  config.blockDim = dim3(kTeamThreads);
-  config.dynamicSmemBytes = sizeof(TeamShared);
-  config.stream = l.stream;
-  config.attrs = blocks > 1 ? attributes : attributes + 1;
-  config.numAttrs = (blocks > 1 ? 1 : 0) + (l.pdl ? 1 : 0);
-  check_cuda(cudaLaunchKernelEx(&config, sample_by_team, p, given), "sample by teams");
+  launch_clusters(
+      l, "sample by teams", sample_by_team,
+      {.blocks = dim3(blocks, samples), .cluster = dim3(blocks), .threads = kTeamThreads, .shared = sizeof(TeamShared)},
+      p, given);
 }
 
 }  // namespace sluice::cuda

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cuda/clusters.h"
 #include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/pdl.cuh"
@@ -313,20 +314,12 @@ void launch_normed(const Launch& l, const PeerMemory& m, const Tensor& out, cons
   const int64_t rows = x.shape[0];
   const ClusterShape shape(rows, pieces(x.shape[1], kWarpColumns));
   const int64_t clusters = std::min<int64_t>(rows, std::max<int64_t>(1, kMostMeetingBlocks / shape.blocks));
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(shape.blocks), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * shape.blocks));
-  config.blockDim = dim3(static_cast<unsigned>(shape.warps * kWarp));
-  config.stream = l.stream;
-  config.attrs = attributes;
-  config.numAttrs = l.pdl ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, sum_normed<T, Centred, Out>, m, WideRows<float>(out), WideRows<T>(x), factors,
-                                to, static_cast<int>(rows), static_cast<int>(shape.blocks), accumulate),
-             "sum of ranks and norm");
+  launch_clusters(l, "sum of ranks and norm", sum_normed<T, Centred, Out>,
+                  {.blocks = dim3(static_cast<unsigned>(clusters * shape.blocks)),
+                   .cluster = dim3(static_cast<unsigned>(shape.blocks)),
+                   .threads = static_cast<unsigned>(shape.warps * kWarp)},
+                  m, WideRows<float>(out), WideRows<T>(x), factors, to, static_cast<int>(rows),
+                  static_cast<int>(shape.blocks), accumulate);
 }
 
 // Launches a kernel whose threads have some units each.

@@ -208,21 +208,14 @@ void launch_chain(const Launch& l, const MatmulProblem& p, const RowOperands& of
                            .chunks = static_cast<int>(of.bytes / kChunk),
                            .part = part,
                            .boxes = static_cast<int>(pieces(rows, part))};
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {1, static_cast<unsigned>(blocks), 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(1, static_cast<unsigned>(pieces(tiles, blocks) * blocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = l.stream;
-  config.attrs = attributes;
-  config.numAttrs = l.pdl ? 2 : 1;
   const CUtensorMap weights = rows_map(p.weight, p.n, of.weight_pitch, of.bytes, kOutputs),
                     inputs = rows_map(of.x, rows, of.x_pitch, of.bytes, static_cast<unsigned>(part));
-  check_cuda(cudaLaunchKernelEx(&config, matmul_chain<T, Tile>, params, weights, inputs), "matmul by chains");
+  launch_clusters(l, "matmul by chains", matmul_chain<T, Tile>,
+                  {.blocks = dim3(1, static_cast<unsigned>(pieces(tiles, blocks) * blocks)),
+                   .cluster = dim3(1, static_cast<unsigned>(blocks)),
+                   .threads = kThreads,
+                   .shared = kBytes},
+                  params, weights, inputs);
 }
 
 template <class T, int rows>

@@ -261,21 +261,12 @@ int64_t work_of(const GroupedParams& p, int rows) {
 template <class T, int rows, Writes writes>
 void launch_tiles(const Launch& l, const GroupedParams& p, const CUtensorMap& weights, const CUtensorMap& inputs) {
   const int64_t clusters = std::min<int64_t>(work_of(p, rows), most_clusters<T, rows, writes>(l));
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {kCluster, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(kCluster * clusters));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = Stages<rows>::kBytes;
-  config.stream = l.stream;
-  config.attrs = attributes;
-  config.numAttrs = l.pdl ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, matmul_grouped<T, rows, writes>, p, weights, inputs,
-                                Results<T, writes>::map(p.results, p.rows)),
-             "grouped matmul");
+  launch_clusters(l, "grouped matmul", matmul_grouped<T, rows, writes>,
+                  {.blocks = dim3(static_cast<unsigned>(kCluster * clusters)),
+                   .cluster = dim3(kCluster),
+                   .threads = kThreads,
+                   .shared = Stages<rows>::kBytes},
+                  p, weights, inputs, Results<T, writes>::map(p.results, p.rows));
 }
 
 // Whether tiles of 128 rows take less time than tiles of 256. Experts have unequally many rows, so an average decides.

@@ -429,7 +429,8 @@ void launch_lora_rows(const Launch& l, const RowsParams& p, LoraParams lora, con
   const int blocks = capacity.best(outputs, p.chunks, most_blocks(rows), kFixedChunks);
   lora.columns = value_columns(p, lora.w, outputs, blocks, capacity.clusters[static_cast<size_t>(blocks)]);
   const dim3 grid(static_cast<unsigned>(lora.columns + outputs), static_cast<unsigned>(blocks));
-  launch_columns(l, "matmul of rows with adapters", lora_rows<rows, Out>, grid, kBytes, p, lora, weights, inputs, out);
+  launch_clusters(l, "matmul of rows with adapters", lora_rows<rows, Out>, columns_grid(grid, kBytes), p, lora, weights,
+                  inputs, out);
 }
 
 bool suits(const Launch& l, const MatmulProblem& p, const ops::LoraShrinkArgs& change) {

@@ -63,8 +63,8 @@ void launch_rows(const Launch& l, const RowsParams& p, int parts, const CUtensor
       capacities.get(l.device, [] { return ClusterCapacity(matmul_rows<T, rows, Out>, kThreads, kBytes); });
   const int blocks =
       parts > 0 ? parts : capacity.best(int64_t{outputs} * tiles, p.chunks, most_blocks(rows), kFixedChunks);
-  launch_columns(l, "matmul of rows", matmul_rows<T, rows, Out>, dim3(outputs, static_cast<unsigned>(blocks), tiles),
-                 kBytes, p, weights, out);
+  launch_clusters(l, "matmul of rows", matmul_rows<T, rows, Out>,
+                  columns_grid(dim3(outputs, static_cast<unsigned>(blocks), tiles), kBytes), p, weights, out);
 }
 
 // The experts of a batch have unequal numbers of rows. A tile takes four times the average, so that the weights of few

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/clusters.h"
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -223,23 +224,9 @@ inline RowsParams rows_params(const MatmulProblem& p, const RowOperands& of) {
 inline constexpr int kFixedChunks = 4;
 constexpr int most_blocks(int rows) { return rows > 64 ? 8 : 4; }
 
-// Launches a kernel whose clusters are the columns of the grid.
-template <class... Parameters>
-void launch_columns(const Launch& l, const char* name, void (*kernel)(Parameters...), dim3 grid, size_t shared,
-                    const std::type_identity_t<Parameters>&... arguments) {
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {1, grid.y, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared;
-  config.stream = l.stream;
-  config.attrs = attributes;
-  config.numAttrs = l.pdl ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), name);
+// A grid whose columns are clusters.
+inline ClusterGrid columns_grid(dim3 blocks, size_t shared) {
+  return {.blocks = blocks, .cluster = dim3(1, blocks.y), .threads = kThreads, .shared = shared};
 }
 
 }  // namespace sluice::cuda::row_matmul

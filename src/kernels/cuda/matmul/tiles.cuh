@@ -482,19 +482,12 @@ void launch(const Launch& l, const A& a) {
   const auto steps = static_cast<int>(pieces(a.slices, Slices::kSlices));
   const int blocks =
       a.starts != nullptr ? 1 : capacity.best(int64_t{outputs} * tiles, steps, kMostClusterBlocks, kFixed);
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {1, static_cast<unsigned>(blocks), 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(outputs, static_cast<unsigned>(blocks), tiles);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = l.stream;
-  config.attrs = attributes;
-  config.numAttrs = l.pdl ? 2 : 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, a), "matmul by tiles");
+  launch_clusters(l, "matmul by tiles", kernel,
+                  {.blocks = dim3(outputs, static_cast<unsigned>(blocks), tiles),
+                   .cluster = dim3(1, static_cast<unsigned>(blocks)),
+                   .threads = kThreads,
+                   .shared = kBytes},
+                  a);
 }
 #endif
 
