@@ -1,6 +1,7 @@
 // Plans and packs stacked matrices, and calls the two ops on them.
 #include "nn/stacked_linear.h"
 
+#include "ops/gated_matmul.h"
 #include "quant/groups.h"
 
 namespace sluice {
@@ -70,6 +71,14 @@ void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, con
                          .starts = starts,
                          .weight = &weight_.view(),
                          .bias = bias_.data()});
+}
+
+bool StackedLinear::gated(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Tensor& rows,
+                          ops::Activation activation, const StackedLinear& next) const {
+  if (type() != next.type() || adapts(c) || next.adapts(c)) return false;
+  return ops::gated_experts(
+      c, {.out = out, .x = x, .rows = rows, .starts = starts, .weight = &weight_.view(), .bias = bias_.data()},
+      activation, next.outputs());
 }
 
 void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts,

@@ -29,10 +29,16 @@ class StackedLinear {
 
   int count() const { return count_; }
   int64_t outputs() const { return outputs_; }
+  DType type() const { return weight_.view().dtype; }
   bool adapts(const ops::Ctx& c) const { return lora_ != nullptr && lora_->adapts(c); }
   // For every place: out[place, outputs] = the place's row of x times its expert's matrix; see ops::ExpertMatmulArgs.
   void experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Tensor& rows = {},
                const Tensor& gathered = {}) const;
+  // out[place, outputs / 2] = activation(gate) * up of these outputs, of which the gates are the first half, in the
+  // type of the weights, for a matmul by `next`. Returns false, having done nothing, if the device does not gain by it;
+  // see ops::gated_experts.
+  bool gated(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Tensor& rows,
+             ops::Activation activation, const StackedLinear& next) const;
   // The same for rows in order of places, with what adapters change: `slots` are those of ops::matrix_slots.
   void experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Indices& slots) const;
   // One matrix per head; see ops::HeadMatmulArgs. Where adapters change them, rows of `out` are dense.

@@ -5,18 +5,36 @@
 #include "base/registry.h"
 
 namespace sluice::ops {
+namespace {
+
+// Calls run(kernel) for the kernels that belong to the op table, until one returns true.
+template <class F>
+bool any_kernel(const Ctx& ctx, DType type, const F& run) {
+  const auto own = ctx.ops.matmul.find(type);
+  for (const GatedMatmul* kernel : Registry<GatedMatmul>::all()) {
+    if (kernel->type != type || own == ctx.ops.matmul.end() || kernel->matmul != own->second.matmul) continue;
+    if (run(*kernel)) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 bool gated_matmul(Ctx& ctx, const MatmulArgs& args, Activation activation) {
   const Weight& w = *args.weight;
   CHECK(args.out.shape == Shape({args.x.rows(), w.n / 2}) && args.x.shape[1] == w.k, "out {}, x {}, weight [{}, {}]",
         args.out.shape.str(), args.x.shape.str(), w.n, w.k);
   CHECK(!args.accumulate, "products of gated units are not added");
-  const auto own = ctx.ops.matmul.find(w.dtype);
-  for (const GatedMatmul* kernel : Registry<GatedMatmul>::all()) {
-    if (kernel->type != w.dtype || own == ctx.ops.matmul.end() || kernel->matmul != own->second.matmul) continue;
-    if (kernel->run(ctx.queue, args, activation)) return true;
-  }
-  return false;
+  return any_kernel(ctx, w.dtype, [&](const GatedMatmul& k) { return k.run(ctx.queue, args, activation); });
+}
+
+bool gated_experts(Ctx& ctx, const ExpertMatmulArgs& args, Activation activation, int64_t next_n) {
+  const int64_t experts = args.starts.shape.elements() - 1, rows = stacked_outputs(2 * args.out.shape[1]);
+  CHECK(args.weight->n == experts * rows && args.x.shape[1] == args.weight->k, "out {}, x {}, weight [{}, {}]",
+        args.out.shape.str(), args.x.shape.str(), args.weight->n, args.weight->k);
+  CHECK(args.out.dtype == args.weight->dtype, "out is {}", args.out.dtype->name);
+  return any_kernel(ctx, args.weight->dtype,
+                    [&](const GatedMatmul& k) { return k.run_experts(ctx.queue, args, activation, next_n); });
 }
 
 }  // namespace sluice::ops

@@ -44,7 +44,7 @@ constexpr int64_t kDenseRowsLarge = 5, kLibraryRowsLarge = 8, kDenseRowsSmall = 
 constexpr int64_t kDenseRowsOfHeads = 16;
 
 // The fewest rows for which gated units are faster in the matmul than behind it.
-constexpr int64_t kGatedRows = 1024;
+constexpr int64_t kGatedRows = 1024, kGatedExpertRows = 8;  // of a matrix; of an expert on average
 
 int64_t dense_rows(const Launch& l, DType type, int64_t elements) {
   if (type == &kFloat32) return kMostStreamedRows + 1;
@@ -309,10 +309,15 @@ bool lora_matmul_op(ops::Queue& queue, const ops::MatmulArgs& args, const ops::L
   return true;
 }
 
+// Whether the gated units of so many rows are products of the matmul.
+bool gates(const ops::Queue& queue, ops::Activation activation, int64_t rows, int64_t matrices) {
+  const Launch& l = static_cast<const Queue&>(queue).launch();
+  return l.compute_capability == 90 && activation == ops::Activation::kSilu &&
+         rows >= std::max(kGatedRows, kGatedExpertRows * matrices);
+}
+
 bool gated_matmul_op(ops::Queue& queue, const ops::MatmulArgs& args, ops::Activation activation) {
-  const bool many = args.x.rows() >= kGatedRows && activation == ops::Activation::kSilu;
-  if (!many || static_cast<const Queue&>(queue).launch().compute_capability != 90) return false;
-  if (!matmul_gated(launch(queue), problem_of(args))) return false;
+  if (!gates(queue, activation, args.x.rows(), 0) || !matmul_gated(launch(queue), problem_of(args))) return false;
   current(queue).finish_op();
   return true;
 }
@@ -361,25 +366,40 @@ DType chain_output_type(const ops::Queue& queue, const ops::Weight& weight, int6
                                                                                                   : &kFloat32;
 }
 
-template <Kernels kernels>
-void expert_matmul_op(ops::Queue& queue, const ops::MatmulKernels&, const ops::ExpertMatmulArgs& args) {
-  const int64_t n = args.out.shape[1];
+// `n`: the outputs of an expert.
+MatmulProblem problem_of(const ops::ExpertMatmulArgs& args, int64_t n) {
   const bool gathers = args.rows.data != nullptr;
   Tensor x = args.x;
   x.shape = Shape{args.out.rows(), args.weight->k};
-  const MatmulProblem p{.out = args.out,
-                        .x = x,
-                        .type = args.weight->dtype,
-                        .weight = args.weight->data,
-                        .n = n,
-                        .k = args.weight->k,
-                        .bias = args.bias,
-                        .matrices = static_cast<int>(args.starts.shape.elements()) - 1,
-                        .weight_rows = ops::stacked_outputs(n),
-                        .bias_step = n,
-                        .starts = args.starts.as<const int32_t>(),
-                        .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
-                        .rounding = args.weight->inputs};
+  return {.out = args.out,
+          .x = x,
+          .type = args.weight->dtype,
+          .weight = args.weight->data,
+          .n = n,
+          .k = args.weight->k,
+          .bias = args.bias,
+          .matrices = static_cast<int>(args.starts.shape.elements()) - 1,
+          .weight_rows = ops::stacked_outputs(n),
+          .bias_step = n,
+          .starts = args.starts.as<const int32_t>(),
+          .x_rows = gathers ? args.rows.as<const int32_t>() : nullptr,
+          .rounding = args.weight->inputs};
+}
+
+bool gated_experts_op(ops::Queue& queue, const ops::ExpertMatmulArgs& args, ops::Activation activation,
+                      int64_t next_n) {
+  const int64_t experts = args.starts.shape.elements() - 1, units = args.out.shape[1];
+  if (!gates(queue, activation, args.out.rows(), experts)) return false;
+  // Kernels that read 16-bit inputs need whole K-slices, and write four results at a time.
+  if (units % kSliceElements != 0 || next_n % 4 != 0) return false;
+  if (!matmul_gated(launch(queue), problem_of(args, 2 * units))) return false;
+  current(queue).finish_op();
+  return true;
+}
+
+template <Kernels kernels>
+void expert_matmul_op(ops::Queue& queue, const ops::MatmulKernels&, const ops::ExpertMatmulArgs& args) {
+  const MatmulProblem p = problem_of(args, args.out.shape[1]);
   launch_or_record<kernels>(queue, p, [=](const Launch& l) { matmul_by<kernels>(l, p); });
 }
 
@@ -550,7 +570,11 @@ const ops::LoraMatmul lora_matmul{.name = "cuda",
 const Registry<ops::LoraMatmul> lora_matmul_registered{lora_matmul};
 
 ops::GatedMatmul gated_matmul(std::string_view name, DType type) {
-  return {.name = name, .type = type, .matmul = matmul_op<Kernels::kFast>, .run = gated_matmul_op};
+  return {.name = name,
+          .type = type,
+          .matmul = matmul_op<Kernels::kFast>,
+          .run = gated_matmul_op,
+          .run_experts = gated_experts_op};
 }
 const ops::GatedMatmul gated_bf16 = gated_matmul("cuda-bfloat16", &kBFloat16),
                        gated_fp16 = gated_matmul("cuda-float16", &kFloat16);

@@ -206,28 +206,24 @@ Choice Moe::choose(ops::Ctx& c, const Tensor& logits, const Tensor& given) const
   return choice;
 }
 
-void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, const Tensor& given,
-                     bool accumulate) const {
-  Arena::Scope scope(c.arena);
-  const Choice choice = choose(c, logits, given);
-  // Places are sorted by expert, so those of this rank's experts lie together.
-  Tensor starts = choice.starts;
-  if (!mine_.empty()) starts = starts.slice_rows(first_, experts_->in.count() + 1);
-  const int64_t places = x.rows() * spec_.top_k;
-  const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
+// The units of every place, from its row of x. `rows`: the place's row; empty: x has a row for each place. `scratch`:
+// see ExpertMatmulArgs::gathered.
+Tensor Moe::run_units(ops::Ctx& c, const Tensor& x, const Tensor& starts, const Tensor& rows, const Indices& slots,
+                      const Tensor& scratch) const {
+  const int64_t places = scratch.rows();
   const Tensor gate_up = c.arena.take(&kFloat32, {places, experts_->in.outputs()});
-  const Indices slots = slots_of(c, choice, starts);
-  if (spec_.scaled_inputs) {
-    scale_inputs(c, choice, x, mine);
-    experts_->in.experts(c, gate_up, mine, starts, slots);
-  } else if (!mine_.empty() || experts_->in.adapts(c)) {
-    // Places of identities keep their inputs. Those of other ranks keep finite numbers, which get no weight.
-    ops::gather_rows(c, mine, x, choice.rows);
-    experts_->in.experts(c, gate_up, mine, starts, slots);
-  } else {
-    experts_->in.experts(c, gate_up, x, starts, choice.rows, mine);
-  }
   const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, inner_}) : gate_up;
+  const bool plain = spec_.gated && spec_.clamp == 0 && spec_.glu_limit == 0;
+  const DType type = experts_->in.type();
+  if (plain && (type == &kBFloat16 || type == &kFloat16)) {
+    const Tensor rounded = ops::rows_in(inner, type);
+    if (experts_->in.gated(c, rounded, x, starts, rows, spec_.activation, experts_->out)) return rounded;
+  }
+  if (rows.data != nullptr) {
+    experts_->in.experts(c, gate_up, x, starts, rows, scratch);
+  } else {
+    experts_->in.experts(c, gate_up, x, starts, slots);
+  }
   if (!spec_.gated) {
     ops::unary(c, inner, spec_.activation);
   } else if (spec_.clamp > 0) {
@@ -237,6 +233,29 @@ void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
   } else {
     ops::glu(c, inner, gate_up, spec_.activation);
   }
+  return inner;
+}
+
+void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, const Tensor& given,
+                     bool accumulate) const {
+  Arena::Scope scope(c.arena);
+  const Choice choice = choose(c, logits, given);
+  // Places are sorted by expert, so those of this rank's experts lie together.
+  Tensor starts = choice.starts;
+  if (!mine_.empty()) starts = starts.slice_rows(first_, experts_->in.count() + 1);
+  const int64_t places = x.rows() * spec_.top_k;
+  const Tensor mine = c.arena.take(&kFloat32, {places, x.shape[1]});
+  const Indices slots = slots_of(c, choice, starts);
+  Tensor from = mine, rows;
+  if (spec_.scaled_inputs) {
+    scale_inputs(c, choice, x, mine);
+  } else if (!mine_.empty() || experts_->in.adapts(c)) {
+    // Places of identities keep their inputs. Those of other ranks keep finite numbers, which get no weight.
+    ops::gather_rows(c, mine, x, choice.rows);
+  } else {
+    from = x, rows = choice.rows;
+  }
+  const Tensor inner = run_units(c, from, starts, rows, slots, mine);
   experts_->out.experts(c, mine, inner, starts, slots);  // the gathered inputs are no longer needed
   if (!mine_.empty()) scale_weights(c, choice, mine_);
   ops::combine(c,

@@ -118,6 +118,8 @@ class Moe {
   Choice choose(ops::Ctx& c, const Tensor& logits, const Tensor& given) const;
   void run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, const Tensor& given,
                   bool accumulate) const;
+  Tensor run_units(ops::Ctx& c, const Tensor& x, const Tensor& starts, const Tensor& rows, const Indices& slots,
+                   const Tensor& scratch) const;
   void run_shared(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
   // Runs both on ranks that have summands.
   void sum_parts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& logits, const Tensor& given,

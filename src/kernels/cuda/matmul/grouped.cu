@@ -340,7 +340,8 @@ bool matmul_gated(const Launch& l, const MatmulProblem& p) {
                              .n = static_cast<int>(units),
                              .bf16 = p.type == &kBFloat16,
                              .accumulate = false};
-  if (p.starts != nullptr || p.matrices != 1 || p.out.dtype != p.type || p.accumulate || units % kTurn != 0 ||
+  const bool one_or_experts = p.starts != nullptr || p.matrices == 1;
+  if (!one_or_experts || p.out.dtype != p.type || p.accumulate || units % kTurn != 0 ||
       !Results<__half, Writes::kGated>::takes(results)) {
     return false;
   }

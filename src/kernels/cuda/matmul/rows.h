@@ -50,8 +50,8 @@ bool matmul_lora_rows(const Launch&, const MatmulProblem& p, const ops::LoraShri
 
 // grouped.cu: experts, or one matrix, with many rows. Returns false, having done nothing, if it cannot.
 bool matmul_grouped(const Launch&, const MatmulProblem& p, const RowOperands& operands);
-// One matrix with out = silu(gate) * up in the type of the weights, which have 16 bits. Of the p.n outputs, the first
-// half are the gates. Returns false, having done nothing, if it cannot.
+// The same with out = silu(gate) * up in the type of the weights, which have 16 bits. Of the p.n outputs, the first
+// half are the gates.
 bool matmul_gated(const Launch&, const MatmulProblem& p);
 
 }  // namespace sluice::cuda
