@@ -66,7 +66,9 @@ void group_by_expert(Ctx& ctx, const GroupByExpertArgs& args) {
 
 void expert_matmul(Ctx& ctx, const ExpertMatmulArgs& args) {
   check_list(args.starts, "starts", args.starts.shape.elements());
-  check_matrix(args.out, "out", -1, -1);
+  const bool bf16 = args.out.dtype == &kBFloat16;
+  CHECK(bf16 ? args.x.dtype == &kBFloat16 : args.out.dtype == &kFloat32, "out {}, x {}", args.out.dtype->name,
+        args.x.dtype->name);
   const MatmulKernels& kernels = kernels_of(ctx, args.weight, args.starts.shape.elements() - 1, args.out.shape[1]);
   const bool gathers = args.rows.data != nullptr;
   if (gathers || args.x.dtype == &kFloat32) {
@@ -98,7 +100,8 @@ void combine(Ctx& ctx, const CombineArgs& args) {
   check_matrix(args.weights, "weights", -1, -1);
   const int64_t rows = args.weights.shape[0], entries = args.weights.shape.elements();
   check_matrix(args.out, "out", rows, -1);
-  check_matrix(args.x, "x", entries, args.out.shape[1]);
+  check_extents(args.x, "x", entries, args.out.shape[1]);
+  CHECK(args.x.dtype == &kFloat32 || args.x.dtype == &kBFloat16, "x is {}", args.x.dtype->name);
   if (args.places.data != nullptr) check_list(args.places, "places", entries);
   ctx.ops.combine(ctx.queue, args);
 }

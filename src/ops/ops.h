@@ -172,8 +172,8 @@ constexpr int64_t stacked_outputs(int64_t n) { return (n + kWeightPanel - 1) / k
 
 // out[i, :] = x[rows[i], :] * weight_e^T + bias_e for the expert e that owns place i.
 struct ExpertMatmulArgs {
-  Tensor out;                      // [places, n] fp32
-  Tensor x;                        // [any, k] fp32
+  Tensor out;                      // [places, n] fp32, or bf16 where x is bf16
+  Tensor x;                        // [any, k] fp32, or what gated_experts() wrote
   Tensor rows{};                   // [places] int32; empty: rows[i] = i
   Tensor gathered{};               // scratch [places, k] fp32 for devices that gather `rows` first
   Tensor starts;                   // [experts + 1] int32
@@ -196,7 +196,7 @@ struct HeadMatmulArgs {
 // out[r, :] = (accumulate ? out[r, :] : 0) + sum over j of weights[r, j] * x[places[r * top_k + j], :], j ascending.
 struct CombineArgs {
   Tensor out;      // [rows, n] fp32
-  Tensor x;        // [rows * top_k, n] fp32
+  Tensor x;        // [rows * top_k, n] fp32, or bf16 from expert_matmul()
   Tensor weights;  // [rows, top_k] fp32
   Tensor places;   // [rows * top_k] int32; if empty, x is in the order of the entries
   bool accumulate = false;

@@ -202,6 +202,10 @@ void head_matmul(Queue& queue, const MatmulKernels& kernels, const HeadMatmulArg
 }
 
 void combine(Queue&, const CombineArgs& args) {
+  const auto x_at = [&](int64_t place, int64_t i) {
+    const int64_t at = place * args.x.row_stride + i;
+    return args.x.dtype == &kBFloat16 ? bf16_to_float(args.x.as<uint16_t>()[at]) : args.x.f32()[at];
+  };
   const int64_t top_k = args.weights.shape[1];
   for (int64_t row = 0; row < args.out.rows(); ++row) {
     float* out = args.out.f32() + row * args.out.row_stride;
@@ -211,7 +215,7 @@ void combine(Queue&, const CombineArgs& args) {
       for (int64_t j = 0; j < top_k; ++j) {
         const int64_t entry = row * top_k + j;
         const int64_t place = args.places.data != nullptr ? args.places.as<int32_t>()[entry] : entry;
-        sum += double{weights[j]} * args.x.f32()[place * args.x.row_stride + i];
+        sum += double{weights[j]} * x_at(place, i);
       }
       out[i] = static_cast<float>(sum);
     }

@@ -394,19 +394,26 @@ TEST_P(ExpertsTest, HeadMatmulOfManyRowsMatchesTheReference) {
 }
 
 TEST_P(ExpertsTest, CombineMatchesTheReference) {
-  for (bool accumulate : {false, true}) {
-    for (auto [rows, top_k, n] : {std::tuple{1, 1, 1}, {6, 2, 19}, {33, 8, 100}}) {
-      Owned x(&kFloat32, {int64_t{rows} * top_k, n}, 3), weights(&kFloat32, {rows, top_k}),
-          out(&kFloat32, {rows, n}, 5);
-      x.fill(random), weights.fill(random), out.fill(random);
-      Owned expected(out), places(&kInt32, {int64_t{rows} * top_k});
-      std::iota(places->as<int32_t>(), places->as<int32_t>() + rows * top_k, 0);
-      std::shuffle(places->as<int32_t>(), places->as<int32_t>() + rows * top_k, random);
-      for (const Tensor& order : {*places, Tensor()}) {
-        combine(device.ctx, {.out = out, .x = x, .weights = weights, .places = order, .accumulate = accumulate});
-        combine(reference.ctx,
-                {.out = expected, .x = x, .weights = weights, .places = order, .accumulate = accumulate});
-        expect_close(out, expected, 2e-6f, 1.0f);
+  std::vector<DType> types = {&kFloat32};
+  // Only matmuls of GPUs write bf16.
+  if (std::string_view(GetParam()->name).starts_with("cuda")) types.push_back(&kBFloat16);
+  for (DType type : types) {
+    for (bool accumulate : {false, true}) {
+      for (auto [rows, top_k, n, gap] :
+           {std::tuple{1, 1, 1, 0}, {6, 2, 19, 3}, {33, 8, 100, 3}, {33, 8, 100, 4}, {5, 3, 2048, 0}}) {
+        SCOPED_TRACE(fmt::format("{} {} of {} x {} + {}", type->name, rows, top_k, n, gap));
+        Owned x(type, {int64_t{rows} * top_k, n}, gap), weights(&kFloat32, {rows, top_k}),
+            out(&kFloat32, {rows, n}, gap);
+        x.fill(random), weights.fill(random), out.fill(random);
+        Owned expected(out), places(&kInt32, {int64_t{rows} * top_k});
+        std::iota(places->as<int32_t>(), places->as<int32_t>() + rows * top_k, 0);
+        std::shuffle(places->as<int32_t>(), places->as<int32_t>() + rows * top_k, random);
+        for (const Tensor& order : {*places, Tensor()}) {
+          combine(device.ctx, {.out = out, .x = x, .weights = weights, .places = order, .accumulate = accumulate});
+          combine(reference.ctx,
+                  {.out = expected, .x = x, .weights = weights, .places = order, .accumulate = accumulate});
+          expect_close(out, expected, 2e-6f, 1.0f);
+        }
       }
     }
   }

@@ -154,6 +154,7 @@ void gather_rows(ops::Queue& queue, Tensor out, Tensor x, Indices rows) {
 void combine(ops::Queue& queue, const ops::CombineArgs& args) {
   const int64_t columns = args.out.shape[1], top_k = args.weights.shape[1];
   const auto* places = reinterpret_cast<const int32_t*>(args.places.data);
+  CHECK(args.x.dtype == &kFloat32, "x is {}", args.x.dtype->name);
   each_row(queue, args.out.shape[0], columns * top_k, [&](int64_t row) {
     float* to = row_of(args.out, row);
     const float* weights = row_of(args.weights, row);

@@ -1,6 +1,7 @@
 // Ops on experts: routing (one warp per row), the choice of physical experts (one thread per entry), a stable sort of
 // the choices by expert (one block, or one per expert), and the weighted sum of the experts' results. A decode step has
 // little data here, so it is bound by the latency of dependent loads and barriers.
+#include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/route.cuh"
@@ -360,9 +361,11 @@ __global__ void __launch_bounds__(kPlaceThreads) place_entries(const __grid_cons
   }
 }
 
+template <class X>
 struct CombineParams {
   float* out;
-  const float *x, *weights;
+  const X* x;
+  const float* weights;
   const int32_t* places;
   int64_t out_stride, x_stride, weights_stride, columns;
   int top_k;
@@ -373,6 +376,10 @@ struct CombineParams {
 struct Four {
   using Type = float4;
   static constexpr int kColumns = 4;
+  template <class X>
+  static __device__ float4 load(const X* x) {
+    return load_four(x);
+  }
   static __device__ float4 add(float4 sum, float weight, float4 x) {
     return {fmaf(weight, x.x, sum.x), fmaf(weight, x.y, sum.y), fmaf(weight, x.z, sum.z), fmaf(weight, x.w, sum.w)};
   }
@@ -380,12 +387,16 @@ struct Four {
 struct One {
   using Type = float;
   static constexpr int kColumns = 1;
+  template <class X>
+  static __device__ float load(const X* x) {
+    return static_cast<float>(*x);
+  }
   static __device__ float add(float sum, float weight, float x) { return fmaf(weight, x, sum); }
 };
 
 // Grid: (columns / threads, rows).
-template <class Part>
-__global__ void combine_kernel(const __grid_constant__ CombineParams p) {
+template <class Part, class X>
+__global__ void combine_kernel(const __grid_constant__ CombineParams<X> p) {
   using T = typename Part::Type;
   wait_for_earlier();
   const int64_t row = blockIdx.y, column = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * Part::kColumns;
@@ -396,17 +407,45 @@ __global__ void combine_kernel(const __grid_constant__ CombineParams p) {
   for (int j = 0; j < p.top_k; ++j) {
     const int64_t entry = row * p.top_k + j;
     const int64_t place = p.places != nullptr ? p.places[entry] : entry;
-    sum = Part::add(sum, p.weights[row * p.weights_stride + j],
-                    *reinterpret_cast<const T*>(p.x + place * p.x_stride + column));
+    sum = Part::add(sum, p.weights[row * p.weights_stride + j], Part::load(p.x + place * p.x_stride + column));
   }
   to = sum;
 }
 
-template <class Part>
-void combine_by(const Launch& l, const CombineParams& p, int64_t rows) {
+template <class Part, class X>
+void combine_by(const Launch& l, const CombineParams<X>& p, int64_t rows) {
   constexpr int kThreads = Part::kColumns == 4 ? 128 : 256;
   const dim3 grid(static_cast<unsigned>(pieces(p.columns, kThreads * Part::kColumns)), static_cast<unsigned>(rows));
-  launch_pdl(l, "combine", combine_kernel<Part>, grid, kThreads, 0, p);
+  launch_pdl(l, "combine", combine_kernel<Part, X>, grid, kThreads, 0, p);
+}
+
+template <class X>
+void combine_of(const Launch& l, const ops::CombineArgs& args) {
+  const CombineParams<X> p{.out = args.out.f32(),
+                           .x = args.x.as<const X>(),
+                           .weights = args.weights.f32(),
+                           .places = args.places.data != nullptr ? args.places.as<const int32_t>() : nullptr,
+                           .out_stride = args.out.row_stride,
+                           .x_stride = args.x.row_stride,
+                           .weights_stride = args.weights.row_stride,
+                           .columns = args.out.shape[1],
+                           .top_k = static_cast<int>(args.weights.shape[1]),
+                           .accumulate = args.accumulate};
+  const bool quads = reinterpret_cast<uintptr_t>(p.out) % 16 == 0 &&
+                     reinterpret_cast<uintptr_t>(p.x) % (4 * sizeof(X)) == 0 && p.out_stride % 4 == 0 &&
+                     p.x_stride % 4 == 0 && p.columns % 4 == 0;
+  constexpr int64_t kMostRows = 65535;  // of a grid's second dimension
+  for (int64_t row = 0; row < args.out.rows(); row += kMostRows) {
+    CombineParams<X> part = p;
+    part.out += row * p.out_stride, part.weights += row * p.weights_stride;
+    if (p.places != nullptr) {
+      part.places += row * p.top_k;
+    } else {
+      part.x += row * p.top_k * p.x_stride;
+    }
+    const int64_t rows = std::min(kMostRows, args.out.rows() - row);
+    quads ? combine_by<Four>(l, part, rows) : combine_by<One>(l, part, rows);
+  }
 }
 
 }  // namespace
@@ -481,30 +520,7 @@ void group_by_expert(const Launch& l, const ops::GroupByExpertArgs& args) {
 
 void combine(const Launch& l, const ops::CombineArgs& args) {
   if (args.out.rows() == 0) return;
-  const CombineParams p{.out = args.out.f32(),
-                        .x = args.x.f32(),
-                        .weights = args.weights.f32(),
-                        .places = args.places.data != nullptr ? args.places.as<const int32_t>() : nullptr,
-                        .out_stride = args.out.row_stride,
-                        .x_stride = args.x.row_stride,
-                        .weights_stride = args.weights.row_stride,
-                        .columns = args.out.shape[1],
-                        .top_k = static_cast<int>(args.weights.shape[1]),
-                        .accumulate = args.accumulate};
-  const bool quads = reinterpret_cast<uintptr_t>(p.out) % 16 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0 &&
-                     p.out_stride % 4 == 0 && p.x_stride % 4 == 0 && p.columns % 4 == 0;
-  constexpr int64_t kMostRows = 65535;  // of a grid's second dimension
-  for (int64_t row = 0; row < args.out.rows(); row += kMostRows) {
-    CombineParams part = p;
-    part.out += row * p.out_stride, part.weights += row * p.weights_stride;
-    if (p.places != nullptr) {
-      part.places += row * p.top_k;
-    } else {
-      part.x += row * p.top_k * p.x_stride;
-    }
-    const int64_t rows = std::min(kMostRows, args.out.rows() - row);
-    quads ? combine_by<Four>(l, part, rows) : combine_by<One>(l, part, rows);
-  }
+  args.x.dtype == &kBFloat16 ? combine_of<__nv_bfloat16>(l, args) : combine_of<float>(l, args);
 }
 
 }  // namespace sluice::cuda

@@ -256,10 +256,13 @@ void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
     from = x, rows = choice.rows;
   }
   const Tensor inner = run_units(c, from, starts, rows, slots, mine);
-  experts_->out.experts(c, mine, inner, starts, slots);  // the gathered inputs are no longer needed
+  // The gathered inputs are no longer needed. Where some places stay as they are, they are fp32.
+  const bool bf16 = inner.dtype == &kBFloat16 && mine_.empty();
+  const Tensor results = bf16 ? ops::rows_in(mine, inner.dtype) : mine;
+  experts_->out.experts(c, results, inner, starts, slots);
   if (!mine_.empty()) scale_weights(c, choice, mine_);
-  ops::combine(c,
-               {.out = out, .x = mine, .weights = choice.weights, .places = choice.places, .accumulate = accumulate});
+  ops::combine(
+      c, {.out = out, .x = results, .weights = choice.weights, .places = choice.places, .accumulate = accumulate});
 }
 
 }  // namespace sluice

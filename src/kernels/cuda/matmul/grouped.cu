@@ -315,10 +315,9 @@ CUtensorMap inputs_map(const MatmulProblem& p, const RowOperands& of) {
 }  // namespace
 
 bool matmul_grouped(const Launch& l, const MatmulProblem& p, const RowOperands& of) {
-  const bool plain = !p.accumulate && p.out.dtype == &kFloat32;
-  if (p.starts == nullptr ? p.matrices != 1 || (of.type != &kBFloat16 && p.out.dtype != &kFloat32) ||
-                                (of.type == &kFloat8E4M3 && !plain)
-                          : !plain) {
+  const bool adds = p.starts == nullptr && of.type != &kFloat8E4M3;  // whether results can be added
+  if ((p.starts == nullptr && p.matrices != 1) || (p.accumulate && !adds) ||
+      (p.out.dtype != &kFloat32 && of.type != &kBFloat16)) {
     return false;
   }
   const GroupedParams params = params_of(p, of, chain_results(p));
