@@ -2,6 +2,7 @@
 // embeddings beside the residual stream (arXiv:2411.15242).
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -199,6 +200,29 @@ Mamba2Spec read_layer(const Config& config, const DecoderSpec& s) {
   return m;
 }
 
+std::string block_prefix(const DecoderSpec& s, int layer) {
+  return fmt::format("{}.{}.{}.shared_transformer", s.names.body, s.names.layers, layer);
+}
+
+bool stores_all_blocks(const LoadContext& context, const DecoderSpec& s, const std::vector<std::string>& kinds) {
+  for (int i = 0; i < s.depth(); ++i) {
+    if (kinds[i] != "hybrid") continue;
+    if (context.checkpoint.find(block_prefix(s, i) + ".input_layernorm.weight") == nullptr) return false;
+  }
+  return true;
+}
+
+// Ignores the adapters of other layers in the block of the hybrid layer `index`.
+void ignore_other_adapters(LoadContext& context, const std::string& block, int index, int hybrids, int blocks) {
+  for (int other = index % blocks; other < hybrids; other += blocks) {
+    if (other == index) continue;
+    ignore_tensors(context, fmt::format("{}.feed_forward.gate_up_proj_adapter_list.{}.", block, other));
+    for (char t : {'q', 'k', 'v'}) {
+      ignore_tensors(context, fmt::format("{}.self_attn.linear_{}_adapter_list.{}.", block, t, other));
+    }
+  }
+}
+
 // Reads the kinds of layers from "layers_block_type": "linear_attention" (or "mamba") and "hybrid".
 void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
   const Mamba2Spec mamba = read_layer(config, s);
@@ -213,6 +237,9 @@ void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
   using Blocks = std::map<Key, std::shared_ptr<const SharedBlock>>;
   const auto shared = std::make_shared<Blocks>();
   std::vector<std::string> homes;  // prefix of each block's tensors: its first layer
+  const int hybrids = static_cast<int>(std::ranges::count(kinds, "hybrid"));
+  // The reference shares blocks only if it shares the embeddings. Otherwise a file may store a block for every layer.
+  const bool apart = !s.tied_head && stores_all_blocks(context, s, kinds);
   int index = 0;
   for (int i = 0; i < s.depth(); ++i) {
     LayerSpec& layer = s.layers[i];
@@ -225,15 +252,16 @@ void read_layers(const Config& config, LoadContext& context, DecoderSpec& s) {
       layer.mixer = mixer_of<Mamba2>("mamba", mamba);
       continue;
     }
-    const std::string own = fmt::format("{}.{}.{}.shared_transformer", s.names.body, s.names.layers, i);
-    if (index < blocks) {
+    const std::string own = block_prefix(s, i);
+    if (index < blocks || apart) {
       homes.push_back(own);
     } else {
       ignore_tensors(context, own + ".");  // copies of the shared tensors
     }
+    if (apart) ignore_other_adapters(context, own, index, hybrids, blocks);
     layer.names = s.names;
     layer.names->attention_norm = "";
-    layer.mixer = [=, home = homes[index % blocks]](const Weights& w, int hidden) {
+    layer.mixer = [=, home = homes[apart ? index : index % blocks]](const Weights& w, int hidden) {
       const Weights at(w.context(), home + ".");
       std::shared_ptr<const SharedBlock>& mine = (*shared)[{home, &w.context(), w.context().elsewhere}];
       if (mine == nullptr) mine = std::make_shared<const SharedBlock>(at, block, hidden);

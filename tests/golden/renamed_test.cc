@@ -8,92 +8,14 @@
 #include <map>
 
 #include "base/mmap.h"
-#include "golden/folder_model.h"
+#include "golden/stored_model.h"
 #include "sluice/error.h"
-#include "support/hashed_weights.h"
 
 namespace sluice::renamed_test {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Matrix {
-  Shape shape;
-  std::vector<float> values;
-};
-
-// Tensors by name, with the changes that families make.
-struct Model {
-  Json config;
-  std::map<std::string, Matrix> tensors;
-
-  void set(const Json& keys) {
-    for (const auto& [key, value] : keys.items()) config[key] = value;
-  }
-  void move(const std::string& from, const std::string& to) {
-    config[to] = config.at(from);
-    config.erase(from);
-  }
-  // Replaces `from` in all names that contain it.
-  void rename(const std::string& from, const std::string& to) {
-    std::map<std::string, Matrix> renamed;
-    for (auto& [name, matrix] : tensors) {
-      std::string now = name;
-      if (const size_t at = now.find(from); at != std::string::npos) now.replace(at, from.size(), to);
-      renamed[now] = std::move(matrix);
-    }
-    tensors = std::move(renamed);
-  }
-  void scale(const std::string& part, float by) {
-    for (auto& [name, matrix] : tensors) {
-      if (name.find(part) == std::string::npos) continue;
-      for (float& v : matrix.values) v *= by;
-    }
-  }
-  // Fuses q, k and v of every layer into one tensor: chunks of rows [tensor, first row, rows] one below the other.
-  struct Chunk {
-    char tensor;
-    int64_t row, rows;
-  };
-  void fuse_qkv(const std::string& name, const std::vector<Chunk>& chunks, const std::string& kind = "weight") {
-    for (int layer = 0; layer < config.at("num_hidden_layers"); ++layer) {
-      const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
-      Matrix fused;
-      int64_t rows = 0;
-      for (const Chunk& chunk : chunks) {
-        const Matrix& from = tensors.at(fmt::format("{}{}_proj.{}", prefix, chunk.tensor, kind));
-        const int64_t width = from.shape.elements() / from.shape[0];
-        const auto begin = from.values.begin() + chunk.row * width;
-        fused.values.insert(fused.values.end(), begin, begin + chunk.rows * width);
-        rows += chunk.rows;
-      }
-      const auto count = static_cast<int64_t>(fused.values.size());
-      fused.shape = kind == "bias" ? Shape{rows} : Shape{rows, count / rows};
-      for (char t : {'q', 'k', 'v'}) tensors.erase(fmt::format("{}{}_proj.{}", prefix, t, kind));
-      tensors[prefix + name + "." + kind] = std::move(fused);
-    }
-  }
-};
-
-Model read_golden(const fs::path& golden) {
-  Model model;
-  model.config = read_json_file((golden / "config.json").string());
-  for (const Json& row : read_json_file((golden / "weights.json").string())) {
-    Matrix matrix;
-    for (const Json& dim : row.at("shape")) matrix.shape.append(dim.get<int64_t>());
-    for (uint16_t bits : testing::hashed_weights(row)) matrix.values.push_back(bf16_to_float(bits));
-    model.tensors[row.at("name").get<std::string>()] = std::move(matrix);
-  }
-  return model;
-}
-
-void write(Model& model, const testing::TempFolder& folder) {
-  std::vector<NamedTensor> tensors;
-  for (auto& [name, matrix] : model.tensors) {
-    tensors.push_back({name, Tensor(matrix.values.data(), &kFloat32, matrix.shape)});
-  }
-  write_model(folder, model.config, tensors);
-}
+using Model = StoredModel;
 
 // Loads the golden after `change` and compares all logits; `column` scales the expected value of a token.
 void expect_golden(
@@ -102,7 +24,7 @@ void expect_golden(
   SCOPED_TRACE(name);
   const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch" / name;
   const testing::TempFolder folder;
-  Model model = read_golden(golden);
+  Model model = read_stored_model(name);
   change(model);
   write(model, folder);
 
@@ -190,7 +112,7 @@ TEST(Renamed, Baichuan2HasAHeadOfUnitRows) {
         make_baichuan(m);
         constexpr int64_t kVocab = 125696;
         m.set({{"vocab_size", kVocab}});
-        const Matrix& head = m.tensors.at("lm_head.weight");
+        const StoredMatrix& head = m.tensors.at("lm_head.weight");
         const int64_t width = head.shape[1];
         for (int64_t i = 0; i < head.shape[0]; ++i) {
           double squares = 0;
@@ -326,7 +248,7 @@ TEST(Renamed, OlmoHybridAsTransformersSavesIt) {
     for (int layer = 0; layer < m.config.at("num_hidden_layers"); ++layer) {
       const std::string prefix = fmt::format("model.layers.{}.linear_attn.", layer);
       std::vector<float> all;
-      std::vector<Matrix*> parts;
+      std::vector<StoredMatrix*> parts;
       for (const char* part : {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"}) {
         const auto found = m.tensors.find(prefix + part);
         if (found == m.tensors.end()) break;
@@ -336,7 +258,7 @@ TEST(Renamed, OlmoHybridAsTransformersSavesIt) {
       if (parts.empty()) continue;
       const int64_t width = parts[0]->shape[2], channels = static_cast<int64_t>(all.size()) / width;
       auto next = all.begin();
-      for (Matrix* part : parts) {
+      for (StoredMatrix* part : parts) {
         const int64_t rows = std::min<int64_t>((channels + 2) / 3, (all.end() - next) / width);
         *part = {.shape = {rows, 1, width}, .values = {next, next + rows * width}};
         next += rows * width;
@@ -527,7 +449,7 @@ TEST(Renamed, PublishedConfigurationsCarryMoreThanTheModel) {
 TEST(Renamed, OtherValuesOfThoseKeysAreRefusedByName) {
   const auto refusal = [](const char* golden, const Json& more) -> std::string {
     const testing::TempFolder folder;
-    Model model = read_golden(fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch" / golden);
+    Model model = read_stored_model(golden);
     model.set(more);
     write(model, folder);
     const std::vector<int32_t> ids = {3, 4};
