@@ -6,6 +6,9 @@
 namespace sluice::models::apertus {
 namespace {
 
+constexpr const char* kRope = R"({"rope_type": "llama3", "rope_theta": 12e6, "factor": 8,
+    "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192})";
+
 // Returns the value of a tensor of shape [1] or [].
 float scalar(const Weights& w, const char* name, const Shape& shape) {
   const std::vector<float> values = w.vector(name, shape);
@@ -52,12 +55,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));
   s.norm.eps = static_cast<float>(config.get("rms_norm_eps", 1e-5));
   s.tied_head = config.get("tie_word_embeddings", false);
-  s.ropes = {read_rope(config, a.head_dim, s.max_positions, {.theta = 12000000.0})};
-  if (!config.has("rope_parameters") && !config.has("rope_scaling")) {
-    s.ropes[0].type = "llama3";
-    s.ropes[0].factor = 8.0;
-    s.ropes[0].original_max_positions = 8192;
-  }
+  s.ropes = {read_rope(config, a.head_dim, s.max_positions, {.theta = 12000000.0, .parameters = kRope})};
   read_attention_bias(config, s, true);
   a.qk_norm = QkNorm::kHead;
   a.qk_norm_spec = s.norm;

@@ -50,6 +50,7 @@ void read_routing(const Config& config, DecoderSpec& s) {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   if (!config.has("head_dim")) config.refuse("head_dim", "is missing");
+  if (config.has("rope_scaling")) config.refuse("rope_scaling", "must be null: the reference does not read it");
   DecoderSpec s = cohere_like(config, "cohere2_moe", {.stray_theta = true});
   if (config.has("rms_norm_eps")) s.norm = {.eps = config.at<float>("rms_norm_eps")};
   read_routing(config, s);

@@ -10,6 +10,9 @@
 namespace sluice::models::gemma4_text {
 namespace {
 
+constexpr const char* kRopes = R"({"sliding_attention": {"rope_type": "default", "rope_theta": 10000},
+    "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}})";
+
 // Adds a layer's per-layer inputs and scales its whole result.
 class LayerInputs final : public AuxiliaryStream {
  public:
@@ -170,7 +173,11 @@ void read_attention(const Config& config, LoadContext& context, DecoderSpec& s) 
       return std::make_unique<Attention>(w / "self_attn", own, hidden);
     };
   }
-  s.ropes.push_back(read_rope(config, full_head_dim, s.max_positions, {.theta = 1e6, .layer_type = "full_attention"}));
+  s.ropes.push_back(read_rope(config, full_head_dim, s.max_positions,
+                              {.theta = 1e6, .layer_type = "full_attention", .parameters = kRopes}));
+  // The reference reads partial_rotary_factor only for scaled rotations.
+  if (s.ropes[0].type == "default") s.ropes[0].rotary_dim = a.head_dim;
+  if (s.ropes[1].type == "default") s.ropes[1].rotary_dim = full_head_dim;
 }
 
 void read_layer_inputs(const Config& config, DecoderSpec& s, const LoadContext& context) {
@@ -192,13 +199,12 @@ void read_layer_inputs(const Config& config, DecoderSpec& s, const LoadContext& 
 }
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  if (!config.has("rope_parameters")) config.refuse("rope_parameters", "is missing");
   DecoderSpec s = llama_like(config, "gemma4_text",
                              {.head_dim = 256,
                               .activation_key = "hidden_activation",
                               .activation = "gelu_pytorch_tanh",
                               .tied_head = true,
-                              .rope = {.layer_type = "sliding_attention"}});
+                              .rope = {.layer_type = "sliding_attention", .parameters = kRopes}});
   read_attention(config, context, s);
   s.embedding_scale = gemma_factor(context, std::sqrt(static_cast<double>(s.hidden)));
   s.scaled_vectors = true;

@@ -9,7 +9,9 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   s.norm = read_layer_norm(config, "layer_norm_eps");
   s.tied_head = config.get("tie_word_embeddings", false);
   s.parallel = config.get("use_parallel_residual", true);
-  const RopeDefaults rope{.theta = config.get("rotary_emb_base", 10000.0), .partial = config.get("rotary_pct", 0.25)};
+  // Files of some versions of transformers repeat the two keys under the names of other families; nobody reads these.
+  const RopeDefaults rope{
+      .partial = 0.25, .stray_theta = true, .theta_key = "rotary_emb_base", .partial_key = "rotary_pct"};
   s.ropes = {read_rope(config, s.attention.head_dim, s.max_positions, rope)};
   s.attention.qkv = {"query_key_value"};
   s.attention.qkv_rows = grouped_qkv_rows(s.attention);
@@ -28,7 +30,10 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   return decoder_lm(std::move(s), context, max_len);
 }
 
-const ModelFamily family{.name = "gpt_neox", .architectures = {"GPTNeoXForCausalLM"}, .build = build};
+const ModelFamily family{.name = "gpt_neox",
+                         .architectures = {"GPTNeoXForCausalLM"},
+                         .build = build,
+                         .ignored = {{"rope_theta"}, {"partial_rotary_factor"}}};
 const Registry<ModelFamily> registered{family};
 
 }  // namespace

@@ -1,23 +1,16 @@
 // gpt-oss (OpenAI 2025, arXiv:2508.10925): attention sinks, a window in every other layer, experts with biases and a
 // clamped gate. Published with the experts in MXFP4.
-#include <cmath>
-
 #include "nn/decoder_config.h"
 
 namespace sluice::models::gpt_oss {
 namespace {
 
-// The default of transformers' configuration if config.json has no rotation.
-RopeSpec default_rope(int head_dim) {
-  RopeSpec rope{.type = "yarn", .theta = 150000.0, .rotary_dim = head_dim, .factor = 32.0, .truncate = false};
-  rope.attention_factor = 0.1 * std::log(rope.factor) + 1.0;
-  rope.original_max_positions = 4096;
-  return rope;
-}
+constexpr const char* kRope = R"({"rope_type": "yarn", "factor": 32, "beta_fast": 32, "beta_slow": 1,
+    "truncate": false, "original_max_position_embeddings": 4096})";
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = llama_like(config, "gpt_oss", {.head_dim = 64, .norm_eps = 1e-5, .rope = {.theta = 150000.0}});
-  if (!config.has("rope_parameters") && !config.has("rope_scaling")) s.ropes = {default_rope(s.attention.head_dim)};
+  DecoderSpec s = llama_like(config, "gpt_oss",
+                             {.head_dim = 64, .norm_eps = 1e-5, .rope = {.theta = 150000.0, .parameters = kRope}});
   read_attention_bias(config, s, true, true);
   s.attention.sinks = true;
   const int window = static_cast<int>(read_or_off(config, "sliding_window", 128));

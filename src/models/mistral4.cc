@@ -6,6 +6,10 @@
 namespace sluice::models::mistral4 {
 namespace {
 
+constexpr const char* kRope = R"({"rope_type": "yarn", "rope_theta": 10000, "factor": 128, "beta_fast": 32,
+    "beta_slow": 1, "mscale": 1, "mscale_all_dim": 1, "llama_4_scaling_beta": 0.1,
+    "original_max_position_embeddings": 8192})";
+
 // Moves the position scaling of whole queries into a rotation of the queries alone that turns nothing.
 RopeSpec take_temperature(RopeSpec& rope) {
   RopeSpec temperature;
@@ -18,10 +22,12 @@ RopeSpec take_temperature(RopeSpec& rope) {
 }
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  if (!config.has("rope_parameters")) config.refuse("rope_parameters", "is missing");
-  DecoderSpec s = latent_llama_like(
-      config, "mistral4",
-      {.q_rank = 1024, .kv_rank = 256, .nope_dim = 64, .rope_is_part = true, .rope = {.temperature = true}});
+  DecoderSpec s = latent_llama_like(config, "mistral4",
+                                    {.q_rank = 1024,
+                                     .kv_rank = 256,
+                                     .nope_dim = 64,
+                                     .rope_is_part = true,
+                                     .rope = {.temperature = true, .parameters = kRope}});
   if (s.ropes[0].temperature != 0) {
     s.ropes.push_back(take_temperature(s.ropes[0]));
     for (LayerSpec& layer : s.layers) layer.query_rope = 1;

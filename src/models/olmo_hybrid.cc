@@ -1,6 +1,7 @@
 // OLMo Hybrid: OLMo 3's attention with norms after its sublayers, and gated delta nets with norms before theirs.
 #include <fmt/core.h>
 
+#include "base/json.h"
 #include "models/mamba.h"
 #include "nn/recurrent/delta_net.h"
 
@@ -28,6 +29,15 @@ DeltaNetSpec read_delta_net(const Config& config, const DecoderSpec& s) {
   return d;
 }
 
+// Published files ask for no rotation by a null: as rope_parameters, as rope_type or as rope_theta.
+bool rotates(const Config& config) {
+  const Json& values = config.values();
+  if (!values.contains("rope_parameters")) return !values.contains("rope_theta") || config.has("rope_theta");
+  const Config rope = config.object("rope_parameters");
+  if (config.has("rope_theta") || rope.has("rope_theta")) return true;
+  return rope.has("rope_type") && !rope.values().contains("rope_theta");
+}
+
 // Returns the stored name of a layer's norm; the first checkpoints and transformers' own use different names.
 std::string stored_name(const LoadContext& context, const DecoderSpec& s, int layer, const char* name,
                         const char* other) {
@@ -46,8 +56,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   if (kinds.size() < 4) kinds.back() = "full_attention";
   kinds = config.get("layer_types", kinds);
   const std::vector<bool> recurrent = read_recurrent_layers(config, kinds, "layer_types", s.depth());
-  // Without a frequency in the file there is no rotation.
-  const bool rotated = config.has("rope_theta") || config.object("rope_parameters").has("rope_theta");
+  const bool rotated = rotates(config);
   for (int i = 0; i < s.depth(); ++i) {
     LayerSpec& layer = s.layers[i];
     if (!rotated) layer.rope = -1;

@@ -97,6 +97,13 @@ TEST(ModelErrors, Cohere2MoeHasAThetaThatNobodyReads) {
   EXPECT_EQ(error_of(set("rope_theta", 12345.0), "cohere2_moe-1"), "");
 }
 
+// transformers has the key for this family, and never reads it.
+TEST(ModelErrors, Cohere2MoeHasNoScaledRotation) {
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+  const Json keys = {{"rope_parameters", nullptr}, {"rope_scaling", yarn}};
+  expect_error({.config = [&](Json& config) { config.update(keys); }}, "must be null", "cohere2_moe-1");
+}
+
 TEST(ModelErrors, TheUnchangedModelLoads) { EXPECT_EQ(error_of({}), ""); }
 
 TEST(ModelErrors, ConfigurationKeysAreNamed) {

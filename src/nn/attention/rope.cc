@@ -97,32 +97,35 @@ void read_longrope(const Config& rope, RopeSpec& s, bool has_original, int max_p
 }
 
 // Returns the object that describes the rotation, from either spelling.
-Config rope_object(const Config& config, std::string_view layer_type) {
+Config rope_object(const Config& config, const RopeDefaults& defaults) {
   const bool modern = config.has("rope_parameters");
   const bool old = config.has("rope_scaling");
   if (modern && old && *config.find("rope_parameters") != *config.find("rope_scaling")) {
     config.refuse("rope_scaling", "contradicts rope_parameters");
   }
-  const Config rope = config.object(modern ? "rope_parameters" : "rope_scaling");
-  const bool per_type = modern && !layer_type.empty() && rope.has(layer_type);
-  return per_type ? rope.object(layer_type) : rope;
+  const Config rope = modern || old || defaults.parameters.empty()
+                          ? config.object(modern ? "rope_parameters" : "rope_scaling")
+                          : Config(parse_json(defaults.parameters), config.origin() + ": default rope_parameters");
+  const bool per_type = !old && !defaults.layer_type.empty() && rope.has(defaults.layer_type);
+  return per_type ? rope.object(defaults.layer_type) : rope;
 }
 
 }  // namespace
 
 RopeSpec read_rope(const Config& config, int head_dim, int max_positions, const RopeDefaults& defaults) {
-  const Config rope = rope_object(config, defaults.layer_type);
+  const Config rope = rope_object(config, defaults);
   RopeSpec s;
-  s.theta = rope.get("rope_theta", config.get("rope_theta", defaults.theta));
-  if (config.has("rope_theta") && rope.has("rope_theta") && config.get("rope_theta", 0.0) != s.theta &&
-      !defaults.stray_theta) {
-    config.refuse("rope_theta", "contradicts rope_parameters.rope_theta");
+  s.theta = rope.get("rope_theta", config.get(defaults.theta_key, defaults.theta));
+  const bool stray = defaults.stray_theta || !(config.has("rope_parameters") || config.has("rope_scaling"));
+  if (config.has(defaults.theta_key) && rope.has("rope_theta") && config.get(defaults.theta_key, 0.0) != s.theta &&
+      !stray) {
+    config.refuse(defaults.theta_key, "contradicts rope_parameters.rope_theta");
   }
-  if (!(s.theta > 1)) config.refuse("rope_theta", fmt::format("must be above 1, not {}", s.theta));
+  if (!(s.theta > 1)) config.refuse(defaults.theta_key, fmt::format("must be above 1, not {}", s.theta));
   s.type = rope.get("rope_type", rope.get("type", std::string("default")));
-  const double partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", defaults.partial));
+  const double partial = rope.get("partial_rotary_factor", config.get(defaults.partial_key, defaults.partial));
   if (!(partial > 0 && partial <= 1))
-    config.refuse("partial_rotary_factor", fmt::format("must be in (0, 1], not {}", partial));
+    config.refuse(defaults.partial_key, fmt::format("must be in (0, 1], not {}", partial));
   s.rotary_dim = static_cast<int>(head_dim * partial);
   if (s.type == "proportional") {
     s.angles = s.rotary_dim / 2;

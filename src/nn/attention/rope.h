@@ -56,6 +56,12 @@ struct RopeDefaults {
   bool stray_theta = false;
   // rope_parameters may hold one object per name in layer_types; this names the one to read
   std::string_view layer_type{};
+  // rope_parameters, as JSON, of a configuration that has neither these nor rope_scaling. Its theta is not overridden
+  // by a rope_theta beside it.
+  std::string_view parameters{};
+  // names of theta and the fraction beside rope_parameters
+  const char* theta_key = "rope_theta";
+  const char* partial_key = "partial_rotary_factor";
 };
 
 // Reads "rope_parameters" (transformers 5) or "rope_theta" with "rope_scaling" (older). Contradicting values are an
