@@ -33,8 +33,8 @@ void read_routing(const Config& config, DecoderSpec& s) {
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = llama_like(config, "afmoe", {.head_dim = 128, .norm_eps = 1e-5});
   read_attention_bias(config, s, true);
-  if (s.attention.qkv_bias) config.refuse("attention_bias", "true is not supported: the gate has none");
   s.attention.output_gate = true;
+  s.attention.gate_bias = false;
   s.attention.gate = "gate_proj";
   s.attention.qk_norm = QkNorm::kHead;
   const int every = read_positive(config, "global_attn_every_n_layers", config.get("global_attn_every_n_layers", 4));

@@ -23,7 +23,6 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   read_attention_bias(config, s, true);
   s.attention.qk_norm = QkNorm::kHead;
   s.mlp.bias = config.get("mlp_bias", false);
-  if (s.mlp.bias) config.refuse("mlp_bias", "true is not supported: experts have none");
   const int inner = read_positive(config, "moe_intermediate_size", config.get("moe_intermediate_size", 1536));
   read_experts(config, s, "num_experts", "num_experts_per_tok", inner);
   MoeSpec& m = s.moe;
@@ -35,6 +34,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   m.smallest_sum = 1e-20f;
   m.scale = config.get("router_scaling_factor", 2.826f);
   m.shared = "shared_mlp";
+  m.shared_bias = s.mlp.bias;
   m.shared_inner = inner * config.get("num_shared_experts", 1);
   const int dense = config.get("first_k_dense_replace", 1);
   for (int i = 0; i < s.depth(); ++i) s.layers[i].moe = i >= dense;

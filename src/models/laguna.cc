@@ -14,6 +14,7 @@ namespace {
 // Reads "gating": one gate per head (true or "per-head") or one per value ("per-element").
 void read_gates(const Config& config, AttentionSpec& a) {
   a.output_gate = a.softplus_gate = true;
+  a.gate_bias = false;
   a.gate = "g_proj";
   const Json* gating = config.find("gating");
   a.head_gates = gating == nullptr || *gating == true || *gating == "per-head";

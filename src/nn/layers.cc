@@ -268,11 +268,13 @@ Linear::Linear(const Weights& w, const std::vector<Part>& parts, int64_t inputs,
         sources_of(context, part, here.tensor("weight", shape, stored), inputs, ranges, split.inputs, input_scale),
         std::back_inserter(sources));
     // A tensor of that name may have been read as something else: DeepSeek-V4's corrections of the router's scores.
-    if (!bias && bias_home.has("bias") && !context.used.contains(bias_home.prefix() + "bias")) {
+    const bool biased = bias && !part.no_bias;
+    if (!biased && bias_home.has("bias") && !context.used.contains(bias_home.prefix() + "bias")) {
       context.add_problem(
           fmt::format("tensor '{}bias' exists, but the configuration has no bias there", bias_home.prefix()));
     }
-    const std::vector<float> values = bias ? bias_home.vector("bias", part.outputs) : std::vector<float>{};
+    std::vector<float> values = biased ? bias_home.vector("bias", part.outputs) : std::vector<float>{};
+    if (bias && part.no_bias && !context.dry) values.assign(static_cast<size_t>(part.outputs), 0.0f);
     std::string module = bias_home.prefix();
     if (module.ends_with('.')) module.pop_back();
     modules.push_back({.module = std::move(module),

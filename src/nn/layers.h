@@ -65,6 +65,7 @@ class Linear {
     std::string input_scale{};     // tensor [inputs] that scales the columns; empty: none
     std::string bias{};            // "lm_head": the bias is lm_head.bias; empty: NAME.bias
     bool keep_type = false;        // LoadContext::quantization does not apply
+    bool no_bias = false;          // has no bias even if the others have one
   };
   using Split = LinearSplit;
   Linear() = default;

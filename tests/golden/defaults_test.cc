@@ -40,12 +40,8 @@ Json yarn(double theta, double factor, int original) {
 }
 
 Json llama3(double theta, double factor) {
-  return {{"rope_type", "llama3"},
-          {"rope_theta", theta},
-          {"factor", factor},
-          {"low_freq_factor", 1.0},
-          {"high_freq_factor", 4.0},
-          {"original_max_position_embeddings", 8192}};
+  return {{"rope_type", "llama3"},  {"rope_theta", theta},     {"factor", factor},
+          {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
 }
 
 Json with(Json object, const Json& more) {
@@ -73,8 +69,7 @@ std::vector<Equivalent> equivalents() {
       {"ministral3-1", parameters(with(yarn(1e6, 16, 16384), scaled)), parameters("absent")},
       {"mistral4-1", parameters(with(yarn(1e4, 128, 8192), scaled)), parameters("absent")},
       {"gemma4_text-4", parameters(ropes(sliding, proportional)), parameters("absent")},
-      {"gemma4_text-4",
-       parameters(ropes(sliding, rope(1e6))),
+      {"gemma4_text-4", parameters(ropes(sliding, rope(1e6))),
        parameters(ropes(sliding, with(rope(1e6), {{"partial_rotary_factor", 0.25}})))},
       {"gpt_neox",
        parameters(with(rope(5e3), {{"partial_rotary_factor", 0.5}})),
@@ -85,8 +80,7 @@ std::vector<Equivalent> equivalents() {
         {"partial_rotary_factor", 1.0}}},
       {"olmo_hybrid-1", parameters(rope(1e4)), parameters("absent")},
       {"olmo_hybrid-1", parameters(rope(1e4)), parameters({{"rope_type", "default"}})},
-      {"olmo_hybrid-1",
-       parameters({{"rope_type", "default"}, {"rope_theta", nullptr}}),
+      {"olmo_hybrid-1", parameters({{"rope_type", "default"}, {"rope_theta", nullptr}}),
        parameters({{"rope_type", nullptr}})},
       {"olmo_hybrid-1", parameters({{"rope_type", "default"}, {"rope_theta", nullptr}}), parameters(nullptr)},
   };
@@ -126,6 +120,44 @@ TEST(Defaults, Zamba2SharesBlocksOnlyIfEmbeddingsAreTied) {
   const std::vector<float> apart = logits(false, 2);
   EXPECT_EQ(apart, logits(true, 3));
   EXPECT_NE(apart, logits(true, 2));
+}
+
+// Tensors of zeros must not change the logits, and only the tensors that transformers stores are asked for.
+TEST(Defaults, BiasesOfSomeProjections) {
+  struct Biased {
+    const char *golden, *key;
+    std::vector<std::string> modules;
+  };
+  const std::vector<std::string> attention = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                              "self_attn.o_proj"};
+  const Biased models[] = {
+      {"afmoe-2", "attention_bias", attention},          // the gate has none
+      {"laguna-elements", "attention_bias", attention},  // the gate has none
+      {"hy_v3-1",
+       "mlp_bias",  // experts have none
+       {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "shared_mlp.gate_proj", "shared_mlp.up_proj",
+        "shared_mlp.down_proj"}},
+  };
+  for (const Biased& b : models) {
+    SCOPED_TRACE(b.golden);
+    const auto logits = [&](float value) {
+      return logits_after(b.golden, [&](StoredModel& m) {
+        std::map<std::string, StoredMatrix> biases;
+        for (const auto& [name, matrix] : m.tensors) {
+          for (const std::string& module : b.modules) {
+            if (!name.ends_with("." + module + ".weight")) continue;
+            const int64_t rows = matrix.shape[0];
+            biases[name.substr(0, name.size() - 6) + "bias"] = {{rows}, std::vector<float>(rows, value)};
+          }
+        }
+        m.tensors.merge(biases);
+        m.set({{b.key, true}});
+      });
+    };
+    const std::vector<float> plain = logits_after(b.golden, [](StoredModel&) {});
+    EXPECT_EQ(logits(0.0f), plain);
+    EXPECT_NE(logits(0.5f), plain);
+  }
 }
 
 }  // namespace

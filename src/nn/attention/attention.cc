@@ -28,7 +28,9 @@ std::vector<Linear::Part> qkv_parts(const AttentionSpec& s) {
     q_rows.push_back({(2 * (i % s.heads) + i / s.heads) * int64_t{s.head_dim}, s.head_dim});
   }
   std::vector<Linear::Part> parts{{s.qkv[0], (gate_in_q ? 2 : 1) * query_outputs(s), q_rows, s.transposed}};
-  if (value_gates(s) && !s.gate.empty()) parts.push_back({s.gate, s.q_width(), {}, s.transposed});
+  if (value_gates(s) && !s.gate.empty()) {
+    parts.push_back({.name = s.gate, .outputs = s.q_width(), .transposed = s.transposed, .no_bias = !s.gate_bias});
+  }
   if (s.shared_kv) return parts;
   if (s.qkv.size() == 2) {
     parts.push_back({s.qkv[1], s.kv_width() + s.v_width(), s.qkv_rows, s.transposed});

@@ -41,6 +41,7 @@ struct AttentionSpec {
   // the sigmoid of a gate scales the heads' results: tensor `gate`, or rows of q_proj after each head's query
   bool output_gate = false;
   bool head_gates = false;     // one gate per head: tensor `gate` is [heads, hidden]
+  bool gate_bias = true;       // tensor `gate` has a bias if the queries have one
   bool softplus_gate = false;  // softplus of the gate instead of its sigmoid
   int q_rank = 0;              // > 0: rank of a two-step query projection (qkv[0], norm `q_inner_norm`, `q_up`)
   bool value_norm = false;     // each head's values are normed by qk_norm_spec without a weight
