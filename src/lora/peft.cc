@@ -352,7 +352,11 @@ Adapter::Module read_saved_module(const std::string& file, const std::string& na
   Adapter::Module module{
       .name = name, .inputs = t.saved->shape[1], .outputs = t.saved->shape[0], .saved = values_of(*t.saved)};
   if (t.saved_bias != nullptr) {
-    if (t.saved_bias->shape.elements() != module.outputs) refuse_tensor(file, t.saved_bias->name, "has a wrong shape");
+    // Some modules (GPT-2's) store a matrix as [inputs, outputs].
+    const int64_t outputs = t.saved_bias->shape.elements();
+    if (outputs != module.outputs && outputs != module.inputs) {
+      refuse_tensor(file, t.saved_bias->name, "has a wrong shape");
+    }
     module.saved_bias = values_of(*t.saved_bias);
   }
   return module;

@@ -224,9 +224,6 @@ void check_place(const Adapter& adapter, const Adapter::Module& module, const Lo
   if (part.rescaled) refuse(adapter, module, "has weights that are normalized, to which nothing can be added");
   if (!module.tokens.empty()) return check_tokens(adapter, module, place, sites);
   const bool replaced = module.rank == 0, dense = replaced || !module.magnitude.empty();
-  if (replaced && sites.shares_tensor(part.tensor)) {
-    refuse(adapter, module, "shares its weight with another module, so that it cannot be replaced");
-  }
   if (dense && !part.input_scale.empty()) refuse(adapter, module, "has scaled inputs: only lora_A and lora_B work");
   if (experts.count > 0 && !module.plain()) refuse(adapter, module, "is of experts: only lora_A and lora_B work");
   if (place.site->heads.count > 0 && !module.plain()) {
@@ -241,7 +238,7 @@ void check_place(const Adapter& adapter, const Adapter::Module& module, const Lo
            fmt::format("has the matrices of {} experts, but the model has {}", module.experts, expected));
   }
   if (is_turned(place, module)) return;
-  const bool turned = replaced && place.site->table;
+  const bool turned = replaced && (place.site->table || part.transposed);
   const int64_t inputs = turned ? module.outputs : module.inputs, outputs = turned ? module.inputs : module.outputs;
   if (!fits(place, inputs, outputs)) {
     refuse(adapter, module,

@@ -13,6 +13,17 @@
 namespace sluice {
 namespace {
 
+// Turns [columns, rows] into [rows, columns].
+std::vector<float> turned(const std::vector<float>& values, int64_t rows, int64_t columns) {
+  std::vector<float> out(values.size());
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      out[static_cast<size_t>(i * columns + j)] = values[static_cast<size_t>(j * rows + i)];
+    }
+  }
+  return out;
+}
+
 // The model's own matrix [rows, columns] of a module.
 std::vector<float> own_matrix(const Checkpoint& model, const LoraSite::Part& part, int64_t rows, int64_t columns,
                               ops::Queue& queue) {
@@ -23,14 +34,7 @@ std::vector<float> own_matrix(const Checkpoint& model, const LoraSite::Part& par
   std::vector<float> values(static_cast<size_t>(rows * columns));
   CHECK(dense.shape.elements() == rows * columns, "{} is {}", part.tensor, dense.shape.str());
   dense.read(values.data());
-  if (!part.transposed) return values;
-  std::vector<float> turned(values.size());
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      turned[static_cast<size_t>(i * columns + j)] = values[static_cast<size_t>(j * rows + i)];
-    }
-  }
-  return turned;
+  return part.transposed ? turned(values, rows, columns) : values;
 }
 
 // scale * b a, [outputs, inputs].
@@ -47,11 +51,14 @@ std::vector<float> product(const Adapter::Module& m) {
   return out;
 }
 
-// What is added to the module's matrix, [outputs, inputs].
-std::vector<float> difference(const Adapter::Module& m, const LoraSite::Part& part, const Checkpoint& model,
-                              ops::Queue& queue) {
-  const std::vector<float> before = own_matrix(model, part, m.outputs, m.inputs, queue);
-  std::vector<float> after = m.rank == 0 ? m.saved : product(m);
+// What is added to the module's matrix, [outputs, inputs]. A matrix that replaces it is stored as the model stores its
+// own.
+std::vector<float> difference(const Adapter::Module& m, const LoraSite::Part& part, int64_t inputs,
+                              const Checkpoint& model, ops::Queue& queue) {
+  const bool replaces = m.rank == 0;
+  const int64_t outputs = part.module_outputs;
+  const std::vector<float> before = own_matrix(model, part, outputs, inputs, queue);
+  std::vector<float> after = !replaces ? product(m) : part.transposed ? turned(m.saved, outputs, inputs) : m.saved;
   for (size_t i = 0; i < m.magnitude.size(); ++i) {
     float* row = after.data() + static_cast<int64_t>(i) * m.inputs;
     const float* own = before.data() + static_cast<int64_t>(i) * m.inputs;
@@ -136,7 +143,8 @@ void prepare_layer(Adapter::Extra& extra, const Adapter& adapter, const Adapter:
                    const Checkpoint& model, ops::Queue& queue) {
   const LoraShare& share = extra.site->share;
   if (m.rank == 0 || !m.magnitude.empty()) {
-    pack(extra, chosen(difference(m, part, model, queue), m.inputs, part.rows, share.inputs), share.inputs.count,
+    const int64_t inputs = share.module_inputs;
+    pack(extra, chosen(difference(m, part, inputs, model, queue), inputs, part.rows, share.inputs), share.inputs.count,
          queue);
   }
   const std::vector<float> bias = added_bias(adapter, m, model);

@@ -114,18 +114,6 @@ void LoraSites::update(LoraSite& site) {
   site.has_extras = has_extras;
 }
 
-bool LoraSites::shares_tensor(std::string_view tensor) const {
-  const std::string* first = nullptr;  // a module may have several sites: layers of two stages may share it
-  for (const std::shared_ptr<LoraSite>& site : sites_) {
-    for (const LoraSite::Part& part : site->parts) {
-      if (part.tensor != tensor) continue;
-      if (first != nullptr && *first != part.module) return true;
-      first = &part.module;
-    }
-  }
-  return false;
-}
-
 namespace {
 
 // Replaces the last number between dots by a `*`, and returns it; -1 if there is none.

@@ -133,7 +133,6 @@ class LoraSites {
   void name(std::string module, const Place& place) { places_[std::move(module)].push_back(place); }
   // The places of a module; none if adapters cannot change it.
   std::vector<Place> find(std::string_view module) const;
-  bool shares_tensor(std::string_view tensor) const;  // several modules have it
   std::span<const std::shared_ptr<LoraSite>> all() const { return sites_; }
   size_t bytes() const { return bytes_; }
   size_t expert_bytes() const { return expert_bytes_; }  // part of bytes()

@@ -72,8 +72,9 @@ std::shared_ptr<Adapter> random_adapter(const LoadedModel& model) {
       Adapter::Module m{.name = part.module, .inputs = inputs, .outputs = outputs};
       const bool dense = !site->table && part.input_scale.empty() && site->heads.count == 0;
       const size_t kind = dense ? seen.size() % 4 : 0;
-      if (kind == 3 && !sites.shares_tensor(part.tensor)) {
+      if (kind == 3) {
         m.saved = numbers(inputs * outputs, scale);
+        if (part.transposed) std::swap(m.inputs, m.outputs);  // as the model stores it
       } else {
         m.rank = kRank, m.scale = 0.5f, m.embedding = site->table;
         m.a = numbers(kRank * inputs, scale), m.b = numbers(outputs * kRank, 0.5);
