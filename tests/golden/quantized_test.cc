@@ -67,7 +67,7 @@ struct Integers {
 // Rounds the matrix to integers and replaces it by the values that they represent.
 Integers quantize(Matrix& m, int bits, int64_t group, bool symmetric, DType scale_type,
                   std::vector<int32_t> group_of = {}) {
-  Integers out{.groups = m.k / group, .q = {}, .scale = {}, .zero = {}, .group_of = std::move(group_of)};
+  Integers out{.groups = (m.k + group - 1) / group, .q = {}, .scale = {}, .zero = {}, .group_of = std::move(group_of)};
   if (out.group_of.empty()) {
     for (int64_t i = 0; i < m.k; ++i) out.group_of.push_back(static_cast<int32_t>(i / group));
   }
@@ -135,7 +135,8 @@ std::vector<float> turned(const std::vector<float>& values, int64_t rows, int64_
 // Stores a matrix in a format under NAME.something, and replaces it by the stored values.
 using Writer = std::function<void(Tensors&, const std::string& name, Matrix&)>;
 
-Writer gptq(int bits, int64_t group, bool symmetric, int zero_offset, bool disorder = false) {
+// `indexed`: the file has the group of every input, as it must if they are in disorder.
+Writer gptq(int bits, int64_t group, bool symmetric, int zero_offset, bool disorder = false, bool indexed = true) {
   return [=](Tensors& to, const std::string& name, Matrix& m) {
     const int64_t size = group < 0 ? m.k : group;
     std::vector<int32_t> order;
@@ -148,7 +149,7 @@ Writer gptq(int bits, int64_t group, bool symmetric, int zero_offset, bool disor
     put(to, name + ".qweight", &kInt32, {m.k * bits / 32, m.n}, packed_rows(m.k, m.n, bits, quant));
     put(to, name + ".qzeros", &kInt32, {q.groups, m.n * bits / 32}, packed_columns(q.groups, m.n, bits, zero));
     put_floats(to, name + ".scales", &kFloat16, {q.groups, m.n}, turned(q.scale, m.n, q.groups));
-    put(to, name + ".g_idx", &kInt32, {m.k}, q.group_of);
+    if (indexed) put(to, name + ".g_idx", &kInt32, {m.k}, q.group_of);
   };
 }
 
@@ -183,6 +184,18 @@ void int8(Tensors& to, const std::string& name, Matrix& m) {
   for (const int v : q.q) values.push_back(static_cast<int8_t>(v - 128));
   put(to, name + ".weight", &kInt8, {m.n, m.k}, values);
   put_floats(to, name + ".weight_scale", &kFloat32, {m.n, 1}, q.scale);
+}
+
+// One scale and one zero point for the matrix.
+void int8_tensor(Tensors& to, const std::string& name, Matrix& m) {
+  Matrix row{.n = 1, .k = m.n * m.k, .values = std::move(m.values)};
+  const Integers q = quantize(row, 8, row.k, false, &kFloat32);
+  m.values = std::move(row.values);
+  std::vector<int8_t> values;
+  for (const int v : q.q) values.push_back(static_cast<int8_t>(v - 128));
+  put(to, name + ".weight", &kInt8, {m.n, m.k}, values);
+  put_floats(to, name + ".weight_scale", &kFloat32, {1}, q.scale);
+  put(to, name + ".weight_zero_point", &kInt8, {1}, std::vector<int8_t>{static_cast<int8_t>(q.zero[0] - 128)});
 }
 
 // One scale per block of this many outputs and inputs; 0: all of them.
@@ -441,6 +454,10 @@ TEST(Quantized, Gptq) {
   expect_equal(json(4, 64, true, "gptq"), gptq(4, 64, false, 1, true), 0.9);
   expect_equal(json(2, 32, false, "gptq"), gptq(2, 32, false, 1), 2);
   expect_equal(json(3, 64, false, "gptq"), gptq(3, 64, false, 1), 2);
+  expect_equal(json(4, 64, false, "gptq"), gptq(4, 64, false, 1, false, false), 2);
+  for (const bool indexed : {true, false}) {  // the last group of a matrix is cut
+    expect_equal(json(4, 96, false, "gptq"), gptq(4, 96, false, 1, false, indexed), 0.9);
+  }
 }
 
 // Act-order has no block format: the load says that the weights grow.
@@ -548,6 +565,7 @@ TEST(Quantized, CompressedTensors) {
   expect_equal(compressed("pack-quantized", "int", 4, "channel"), packed(4, -1, false), 2);
   expect_equal(compressed("pack-quantized", "int", 8, "channel"), packed(8, -1, false), 1.4);
   expect_equal(compressed("int-quantized", "int", 8, "channel"), int8, 1.4);
+  expect_equal(compressed("int-quantized", "int", 8, "tensor"), int8_tensor, 1.4);
   expect_equal(compressed("float-quantized", "float", 8, "channel"), fp8(1, 0, ".weight_scale"), 1.4);
   expect_equal(compressed("float-quantized", "float", 8, "tensor"), fp8(0, 0, ".weight_scale", {1}), 1.4);
   expect_equal(compressed("nvfp4-pack-quantized", "float", 4, "tensor_group"),

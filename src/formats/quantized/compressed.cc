@@ -64,11 +64,13 @@ void compressed_int8_matrix(QuantizedTensors& t, const std::string& name) {
   m.scale = [scales](int64_t output, int64_t g) { return scales.at(output, g); };
   if (t.has(name + ".weight_zero_point")) {
     const TensorEntry zero = t.take(name + ".weight_zero_point");
-    if (zero.dtype != &kInt8 || zero.shape.elements() != outputs * scales.count()) {
-      refuse(zero, fmt::format("expected {} x {} numbers of int8", outputs, scales.count()));
+    const int64_t count = scales.count(), numbers = zero.shape.elements();
+    const bool one = numbers == 1 && scale.shape.elements() == 1;  // for the whole matrix
+    if (zero.dtype != &kInt8 || (numbers != outputs * count && !one)) {
+      refuse(zero, fmt::format("expected {} x {} numbers of int8", outputs, count));
     }
-    m.zero = [zero_of = m.zero, data = zero.data, count = scales.count()](int64_t output, int64_t g) {
-      return zero_of(output, g) + static_cast<int8_t>(data[output * count + g]);
+    m.zero = [zero_of = m.zero, data = zero.data, count, one](int64_t output, int64_t g) {
+      return zero_of(output, g) + static_cast<int8_t>(data[one ? 0 : output * count + g]);
     };
   }
   t.add(entry_of(name + ".weight", std::move(m)));

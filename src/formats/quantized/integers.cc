@@ -7,6 +7,14 @@
 namespace sluice {
 namespace {
 
+// The groups of inputs in order, if the last group of `size` inputs is shorter than the others; else empty.
+std::vector<int32_t> cut_groups(int64_t inputs, int64_t size, int64_t groups) {
+  std::vector<int32_t> group_of;
+  if (size < 1 || inputs % size == 0 || groups != inputs / size + 1) return group_of;
+  for (int64_t i = 0; i < inputs; ++i) group_of.push_back(static_cast<int32_t>(i / size));
+  return group_of;
+}
+
 // Reads a GPTQ matrix. Inputs come first: word (i, o) holds several inputs of output o, and zeros (g, o) several
 // outputs. Integers of 2 and 3 bits are widened to 4 bits.
 void gptq_matrix(QuantizedTensors& t, const std::string& name, int bits, int zero_offset) {
@@ -19,7 +27,8 @@ void gptq_matrix(QuantizedTensors& t, const std::string& name, int bits, int zer
   const int64_t groups = scales.count(), zero_words = words_of(outputs, bits);
   const TensorEntry zero = t.take(name + ".qzeros", &kInt32, groups, zero_words);
   GroupMatrix m{.bits = bits == 8 ? 8 : 4, .outputs = outputs, .inputs = inputs};
-  if (t.has(name + ".g_idx")) m.group_of = order_of(t.take(name + ".g_idx"), inputs, groups);
+  m.group_of = t.has(name + ".g_idx") ? order_of(t.take(name + ".g_idx"), inputs, groups)
+                                      : cut_groups(inputs, t.config.get("group_size", -1), groups);
   m.group = m.group_of.empty() ? group_size(scale, inputs, groups) : inputs;
   m.quants = [fields = PackedFields{weight.data, outputs, 1, bits}](const MatrixTile& tile, uint8_t* to) {
     fields.read(tile, to);
@@ -67,7 +76,7 @@ void read_gptq(QuantizedTensors& t) {
   if (const Json* dynamic = config.find("dynamic"); dynamic != nullptr && !dynamic->empty()) {
     config.refuse("dynamic", "is not supported: all matrices must use the same quantization");
   }
-  // The tensors show the groups and their order.
+  // The tensors show the groups and their order, except for a last group that is cut.
   ignore(config, {"group_size",
                   "desc_act",
                   "sym",
