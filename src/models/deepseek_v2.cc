@@ -121,7 +121,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
   const int inner = read_positive(config, "moe_intermediate_size", config.get("moe_intermediate_size", 1407));
   read_experts(config, s, "n_routed_experts", "num_experts_per_tok", inner);
   read_routing(config, s.moe);
-  s.moe.shared_inner = inner * config.get("n_shared_experts", 0);
+  s.moe.shared_inner = inner * config.get("n_shared_experts", 2);
   s.moe.shared_bias = s.mlp.bias;
   read_deepseek_layers(config, s);
   return decoder_lm(std::move(s), context, max_len);

@@ -229,6 +229,11 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
                           "norm_topk_prob", "num_experts_per_tok", "routed_scaling_factor", "topk_group"}) {
     config.ignore(key);
   }
+  for (const char* key :
+       {"chunk_size", "conv_kernel", "mamba_head_dim", "mamba_hidden_act", "mamba_num_heads", "n_groups",
+        "ssm_state_size", "time_step_limit", "time_step_min", "use_bias", "use_conv_bias"}) {
+    config.ignore(key);
+  }
   return decoder_lm(std::move(s), context, max_len);
 }
 

@@ -119,7 +119,7 @@ void read_qwen_windows(const Config& config, DecoderSpec& spec, int max_window_l
   const int window = static_cast<int>(read_or_off(config, "sliding_window", 4096));
   const int first = config.get("max_window_layers", max_window_layers);
   const bool use = config.get("use_sliding_window", false);
-  read_windows(config, spec, window, [=](int layer) { return use && layer >= first; });
+  read_windows(config, spec, use ? window : 0, [=](int layer) { return layer >= first; });
 }
 
 void read_exaone_windows(const Config& config, DecoderSpec& spec) {

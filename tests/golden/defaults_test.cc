@@ -86,12 +86,29 @@ std::vector<Equivalent> equivalents() {
   };
 }
 
+TEST(Defaults, DeepSeekV2HasTwoSharedExperts) {
+  const auto plain = logits_after("deepseek_v2-2", [](StoredModel&) {});
+  EXPECT_EQ(logits_after("deepseek_v2-2", [](StoredModel& m) { m.config.erase("n_shared_experts"); }), plain);
+}
+
 TEST(Defaults, RotationsAreThoseOfTheCompleteConfiguration) {
   for (const Equivalent& e : equivalents()) {
     SCOPED_TRACE(e.golden + e.shorter.dump());
     const std::vector<float> want = logits_after(e.golden, [&](StoredModel& m) { change(m, e.complete); });
     EXPECT_EQ(logits_after(e.golden, [&](StoredModel& m) { change(m, e.shorter); }), want);
   }
+}
+
+// The keys of Mamba's layers are there even if the model has none.
+TEST(Defaults, NemotronHWithoutMamba) {
+  const auto logits = logits_after("nemotron_h-bias", [](StoredModel& m) {
+    std::erase_if(m.tensors, [](const auto& tensor) {
+      return tensor.first.find(".layers.2.") != std::string::npos ||
+             tensor.first.find(".layers.3.") != std::string::npos;
+    });
+    m.set({{"layers_block_type", {"moe", "full_attention"}}});
+  });
+  EXPECT_FALSE(logits.empty());
 }
 
 // Without tied embeddings, every hybrid layer has a block of its own. A model with as many blocks as hybrid layers has

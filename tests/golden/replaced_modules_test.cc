@@ -77,8 +77,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Replacement{"gpt2", "transformer.h.0.attn.c_proj"},  // stored as [inputs, outputs], both equal
                       Replacement{"gpt2", "transformer.h.1.attn.c_attn"},  // stored as [inputs, outputs]
                       Replacement{"llama", "model.layers.1.mlp.down_proj"},
-                      Replacement{"qwen2", "model.embed_tokens", true},   // tied: only the embedding changes
-                      Replacement{"qwen2", "lm_head", true}),             // tied: only the head changes
+                      Replacement{"qwen2", "model.embed_tokens", true},  // tied: only the embedding changes
+                      Replacement{"qwen2", "lm_head", true}),            // tied: only the head changes
     [](const auto& info) { return test_name(info.param.golden, info.param.module); });
 
 }  // namespace

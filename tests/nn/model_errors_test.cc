@@ -97,6 +97,17 @@ TEST(ModelErrors, Cohere2MoeHasAThetaThatNobodyReads) {
   EXPECT_EQ(error_of(set("rope_theta", 12345.0), "cohere2_moe-1"), "");
 }
 
+// The class of the configuration switches windows off. Its layers cannot ask for them, then.
+TEST(ModelErrors, QwenHasNoWindowsUnlessItUsesThem) {
+  Json keys = {{"use_sliding_window", false},
+               {"sliding_window", 8},
+               {"layer_types", {"full_attention", "sliding_attention", "full_attention"}}};
+  const auto change = [&](Json& config) { config.update(keys); };
+  expect_error({.config = change}, "without a sliding_window", "qwen2");
+  keys["use_sliding_window"] = true;
+  EXPECT_EQ(error_of({.config = change}, "qwen2"), "");
+}
+
 // transformers has the key for this family, and never reads it.
 TEST(ModelErrors, Cohere2MoeHasNoScaledRotation) {
   const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
