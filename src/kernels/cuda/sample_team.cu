@@ -1,6 +1,7 @@
 // Samples rows that are cut. A row has a team: one block of 256 threads, or a cluster of up to eight if rows are few.
-// It reads the row twice, for its largest logit and for a list of the first tokens, and samples from the list. Bound by
-// memory traffic and by what samplers do with the list: four blocks share an SM, so that 512 rows run at once.
+// It reads the row for its largest logit, and the groups of tokens that may be needed again for a list. It samples from
+// the list. Sums over the row take a second pass. Bound by memory traffic and by what samplers do with the list: four
+// blocks share an SM, so that 512 rows run at once.
 #include "kernels/cuda/clusters.h"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/sample_head.cuh"
@@ -39,20 +40,19 @@ __device__ uint32_t apply_edits(const SampleRow& request, const Row& row, float*
   return flags;
 }
 
-// Lists the first tokens, and adds up what the plan says. `least` is the list's. Top-n-sigma's cut is estimated from
-// sums of floats. If the estimate is not close enough, another pass has the exact cut.
-__device__ Collected collect(TeamRow& own, const RowPlan& plan, const Found& found, float least, bool gaps) {
-  Wanted wanted{.max = found.max, .least_listed = least, .least_queued = least, .linear = plan.linear};
-  if (plan.sums == RowSums::kNone) return own.collect<RowSums::kNone>(wanted);
+// Adds up what the plan says. Top-n-sigma's cut is estimated from sums of floats. If the estimate is not close enough,
+// another pass has the exact cut.
+__device__ Collected collect(TeamRow& own, const RowPlan& plan, const Found& found, bool gaps) {
+  Wanted wanted{.max = found.max, .linear = plan.linear, .gaps = gaps};
+  if (plan.sums == RowSums::kNone) return {};
   if (plan.sums == RowSums::kMoments) return own.collect<RowSums::kMoments>(wanted);
-  wanted.by_logit = plan.by_logit, wanted.next_linear = plan.next_linear, wanted.gaps = gaps;
-  wanted.sigmas = plan.sigmas;
+  wanted.by_logit = plan.by_logit, wanted.next_linear = plan.next_linear, wanted.sigmas = plan.sigmas;
   const float base = plan.by_logit ? found.max : 0.0f;
   float drop = plan.sigmas * found.deviation();
   wanted.cut = base - drop * plan.linear, wanted.margin = 1e-4f * drop * plan.linear;
   for (bool again = false;; again = true) {
-    const float least_of_cut = found.max - 1.001f * drop - 1e-5f * fabsf(found.max);
-    wanted.least_queued = least_of_cut > -FLT_MAX ? fminf(least_of_cut, least) : -FLT_MAX;
+    const float least = found.max - 1.001f * drop - 1e-5f * fabsf(found.max);
+    wanted.least = least > -FLT_MAX ? least : -FLT_MAX;
     const Collected row = own.collect<RowSums::kDistances>(wanted);
     if (row.known || again) return row;
     drop = (base - row.cut) / plan.linear, wanted.cut = row.cut, wanted.margin = 0.0f;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kTeamThreads, 4)
   const ops::SamplerStep* steps = p.steps + request.first_step;
   const bool first = blockIdx.x == 0 && threadIdx.x == 0;
   const RowPlan plan = request.steps > 0 ? plan_chain(request, steps) : plan_filters(request);
-  if (!for_teams(request) || !(plan.serves || p.vocab <= kMostSorted)) {
+  if (!for_teams(request) || !(plan.serves || p.vocab <= kMostSorted) || p.vocab > TeamRow::kMostVocab) {
     if (first) p.left[sample] = 1;
     return;
   }
@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kTeamThreads, 4)
   LogitEdit* edits = p.edits + request.first_edit;
   const Row row{logits, request.mask < 0 ? nullptr : p.masks + request.mask * ops::mask_words(p.vocab), p.vocab};
   TeamRow own(row);
-  Found found = own.look(plan.sums == RowSums::kDistances, apply_edits(request, row, logits, edits));
+  const uint32_t flags = apply_edits(request, row, logits, edits);
+  Found found = plan.sums != RowSums::kNone ? own.look<true>(plan.count, flags) : own.look<false>(plan.count, flags);
   found = own.combine(found, Found::Both());
   SampledRow sampled;
   sampled.token = found.error();
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(kTeamThreads, 4)
   Collected collected;
   if (sampled.token == 0) {
     if (p.vocab > kMostSorted) least = own.likely_prefix(found, plan.count);
-    collected = collect(own, plan, found, least, found.tokens < p.vocab);
+    own.list_from(least);
+    collected = collect(own, plan, found, found.tokens < p.vocab);
     count = own.gather();
   }
   each_edit(request, logits, edits, [](const LogitEdit& edit, float& logit) { logit = edit.raw; });
@@ -109,9 +111,10 @@ __global__ void __launch_bounds__(kTeamThreads, 4)
 void sample_by_teams(const Launch& l, const SamplePointers& p, const GivenRows& given, unsigned samples) {
   static SharedMemoryLimit limit;
   limit.raise(l.device, sample_by_team, sizeof(TeamShared));
-  const unsigned at_once = 4 * static_cast<unsigned>(l.sm_count);
+  // Clusters do not fill four blocks of every SM. With twice the blocks, 128 rows took 115 us instead of 76.
+  const unsigned most = 3 * static_cast<unsigned>(l.sm_count);
   unsigned blocks = 1;
-  while (l.compute_capability >= 90 && blocks < kMostTeamBlocks && 2 * blocks * samples <= at_once) blocks *= 2;
+  while (l.compute_capability >= 90 && blocks < kMostTeamBlocks && 2 * blocks * samples <= most) blocks *= 2;
   launch_clusters(
       l, "sample by teams", sample_by_team,
       {.blocks = dim3(blocks, samples), .cluster = dim3(blocks), .threads = kTeamThreads, .shared = sizeof(TeamShared)},

@@ -153,4 +153,29 @@ __device__ inline Sum sum_of_warp(Sum x) {
   return x;
 }
 
+// Adds up numbers from 0 to 1 in units of 1 / kSampleWeightUnits, rounded as in ops::sample_units(). Conversions to
+// 64-bit integers would take a quarter of the time of a pass. Instead, a number is h / 2^21 + r with an integer h, and
+// additions of kRoundToInteger round both.
+class UnitSum {
+ public:
+  static constexpr int kMostTerms = 512;
+
+  __device__ void add(float x) {
+    const float high = fmaf(x, 0x1p21f, ops::kRoundToInteger);
+    const float rest = fmaf(ops::kRoundToInteger - high, 0x1p-21f, x);  // exact
+    high_ += __float_as_uint(high), low_ += __float_as_uint(fmaf(rest, 0x1p43f, ops::kRoundToInteger));
+  }
+  // Takes the sum of so many terms.
+  __device__ Sum take(int terms) {
+    const uint32_t none = static_cast<uint32_t>(terms) * __float_as_uint(ops::kRoundToInteger);
+    const auto low = static_cast<int64_t>(static_cast<int32_t>(low_ - none));
+    const Sum sum = (Sum{high_ - none} << 22) + static_cast<Sum>(low);
+    high_ = low_ = 0;
+    return sum;
+  }
+
+ private:
+  uint32_t high_ = 0, low_ = 0;
+};
+
 }  // namespace sluice::cuda

@@ -27,7 +27,7 @@ class LogitBins {
 
 // Sorts the first keys of a block (bitonic sort).
 __device__ __noinline__ inline void sort_in_place(int count) {
-  Sum(&keys)[kMostSorted] = team_shared().keys;
+  auto& keys = team_shared().keys;
   const int thread = static_cast<int>(threadIdx.x);
   int size = 2;
   while (size < count) size *= 2;
@@ -48,7 +48,7 @@ __device__ __noinline__ inline void sort_in_place(int count) {
 // Sorts the first keys of a block: by bins, and by counting within a bin.
 __device__ __noinline__ inline void sort_keys(int count, LogitBins bins, Scan scan) {
   constexpr int kMost = kMostSorted, kOfThread = kMost / kTeamThreads, kMostInBin = 48;
-  Sum(&keys)[kMost] = team_shared().keys;
+  auto& keys = team_shared().keys;
   int(&starts)[kMost] = team_shared().values.starts;
   const int thread = static_cast<int>(threadIdx.x);
   Sum own[kOfThread];
@@ -126,11 +126,10 @@ class SortedTokens {
   // Distances are now those of this shape.
   __device__ __noinline__ void reshape(ops::LogitShape shape) {
     __syncthreads();  // others may still look at a token
-#pragma unroll 1
-    for (int at = begin_ + thread(); at < end_; at += kTeamThreads) {
-      const float distance = shape.of(ops::logit_of(keys()[at]));
+    each([&](int at, const ops::SampleToken& token) {
+      const float distance = shape.of(ops::logit_of(token.key));
       values().distances[at] = distance, values().weights[at] = ops::sample_weight(distance);
-    }
+    });
     __syncthreads();  // tokens change hands
   }
 
@@ -142,7 +141,7 @@ class SortedTokens {
   template <class F>
   __device__ ops::Sums sums(F f) {
     ops::Sums mine;
-    each([&](int at) { f(token(at), mine); });
+    each([&](int, const ops::SampleToken& token) { f(token, mine); });
     if constexpr (std::is_same_v<F, ops::AddUnits>) return {.a = team_.over_block(Sum{mine.a}, Added())};
     return team_.over_block(mine, Added());
   }
@@ -150,7 +149,7 @@ class SortedTokens {
   template <class Accept>
   __device__ Sum last(Accept accept) {
     int mine = -1;
-    each([&](int at) { mine = accept(token(at)) ? max(mine, at) : mine; });
+    each([&](int at, const ops::SampleToken& token) { mine = accept(token) ? max(mine, at) : mine; });
     mine = team_.over_block(mine, Larger());
     return mine < 0 ? 0 : keys()[mine];
   }
@@ -158,8 +157,8 @@ class SortedTokens {
   template <class Accept>
   __device__ void keep(Accept accept) {
     PlaceRange mine;
-    each([&](int at) {
-      if (accept(token(at))) mine = {min(mine.first, at), at};
+    each([&](int at, const ops::SampleToken& token) {
+      if (accept(token)) mine = {min(mine.first, at), at};
     });
     mine = team_.over_block(mine, Hull());
     begin_ = mine.first, end_ = mine.last + 1;
@@ -169,7 +168,7 @@ class SortedTokens {
   template <class F>
   __device__ bool keep_prefix(F amount, Sum enough) {
     // Each thread adds up its share of neighbouring tokens.
-    const int share = (end_ - begin_ + kTeamThreads - 1) / kTeamThreads;
+    const int share = (end_ - begin_ + kTeamThreads - 1) / kTeamThreads | 1;  // odd: no bank conflicts
     const int from = begin_ + thread() * share, to = min(from + share, end_);
     Sum mine = 0;
 #pragma unroll 1
@@ -190,7 +189,7 @@ class SortedTokens {
   template <class Rank, class F>
   __device__ Sum cut(Rank rank, F amount, Sum enough) {
     // The ranks fall up to the lowest one, and rise behind it.
-    const int share = (end_ - begin_ + kTeamThreads - 1) / kTeamThreads;
+    const int share = (end_ - begin_ + kTeamThreads - 1) / kTeamThreads | 1;  // odd: no bank conflicts
     const int from = begin_ + thread() * share, to = min(from + share, end_);
     Sum mine = 0;
     Turn turn;
@@ -205,21 +204,35 @@ class SortedTokens {
     for (int at = from; at < to; ++at) values().upto[at] += before;
     turn = team_.over_block(turn, Lower());
     if (values().upto[end_ - 1] < enough) return ~Sum{0};
-    // If a token is the last one that is kept, all between it and one on the other side are kept.
+    // If a token is the last one that is kept, all between it and one on the other side are kept. Each thread searches
+    // for several of those at once.
+    constexpr int kAtOnce = 4;
     uint32_t last = ~0u;
-    each([&](int at) {
-      const Sum own = rank(token(at));
-      const bool rises = at >= turn.at;
-      int inside = turn.at, outside = rises ? begin_ - 1 : end_;
+    const int steps = 32 - __clz(end_ - begin_);
 #pragma unroll 1
-      while (abs(outside - inside) > 1) {
-        const int middle = (inside + outside) / 2;
-        (Sum{rank(token(middle))} <= own ? inside : outside) = middle;
+    for (int here = begin_ + thread(); here < end_; here += kAtOnce * kTeamThreads) {
+      int inside[kAtOnce], outside[kAtOnce];
+      Sum own[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = min(here + i * kTeamThreads, end_ - 1);
+        own[i] = rank(token(at)), inside[i] = turn.at, outside[i] = at >= turn.at ? begin_ - 1 : end_;
       }
-      const int first = rises ? inside : at, end = rises ? at : inside;
-      const Sum sum = values().upto[end] - (first > begin_ ? values().upto[first - 1] : 0);
-      if (sum >= enough) last = min(last, static_cast<uint32_t>(own));
-    });
+#pragma unroll 1
+      for (int step = 0; step < steps; ++step) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int middle = (inside[i] + outside[i]) / 2;
+          if (abs(outside[i] - inside[i]) > 1) (Sum{rank(token(middle))} <= own[i] ? inside[i] : outside[i]) = middle;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = min(here + i * kTeamThreads, end_ - 1), first = min(at, inside[i]), end = max(at, inside[i]);
+        const Sum sum = values().upto[end] - (first > begin_ ? values().upto[first - 1] : 0);
+        if (sum >= enough) last = min(last, static_cast<uint32_t>(own[i]));
+      }
+    }
     return team_.over_block(last, Smaller());
   }
 
@@ -227,8 +240,8 @@ class SortedTokens {
   __device__ ops::Sums ranked(int count, F f) {
     const int ranks = min(end_ - begin_, count);
     ops::Sums mine;
-    each([&](int at) {
-      if (at - begin_ < ranks) f(at - begin_, ranks, token(at), mine);
+    each([&](int at, const ops::SampleToken& token) {
+      if (at - begin_ < ranks) f(at - begin_, ranks, token, mine);
     });
     return team_.over_block(mine, Added());
   }
@@ -237,9 +250,8 @@ class SortedTokens {
   template <class Score>
   __device__ Sum best(Score score) {
     Winner mine;
-    each([&](int at) {
-      const ops::SampleToken one = token(at);
-      mine = Wins()(mine, {{score(one), ops::id_of(one.key)}, one.key});
+    each([&](int, const ops::SampleToken& token) {
+      mine = Wins()(mine, {{score(token), ops::id_of(token.key)}, token.key});
     });
     return team_.over_block(mine, Wins()).key;
   }
@@ -265,15 +277,24 @@ class SortedTokens {
     }
   };
 
-  static __device__ Sum (&keys())[kMostSorted] { return team_shared().keys; }
+  static __device__ Sum (&keys())[kRoomForKeys] { return team_shared().keys; }
   static __device__ TeamShared::Values& values() { return team_shared().values; }
   static __device__ int thread() { return static_cast<int>(threadIdx.x); }
   __device__ ops::SampleToken token(int at) const { return {keys()[at], values().distances[at], values().weights[at]}; }
-  // Calls f for the positions of the thread's share.
+  // Calls f(place, token) for the thread's share. Several tokens are loaded at once.
   template <class F>
   __device__ void each(F&& f) const {
+    constexpr int kAtOnce = 4;
 #pragma unroll 1
-    for (int at = begin_ + thread(); at < end_; at += kTeamThreads) f(at);
+    for (int first = begin_ + thread(); first < end_; first += kAtOnce * kTeamThreads) {
+      ops::SampleToken tokens[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) tokens[i] = token(min(first + i * kTeamThreads, end_ - 1));
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i * kTeamThreads < end_) f(first + i * kTeamThreads, tokens[i]);
+      }
+    }
   }
 
   Team team_;

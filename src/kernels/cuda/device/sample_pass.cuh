@@ -1,10 +1,10 @@
-// A team's passes over a row in global memory. Each thread copies its logits ahead to shared memory. A pass takes few
-// instructions per token; what costs more waits in a queue until most threads of a warp have such a token.
+// A team's passes over a row in global memory. The first one finds the largest logit, and the highest logits of small
+// groups of tokens. From them follows a logit that about as many tokens reach as a list needs. Only the groups that
+// reach it are read again, except for sums over the whole row, which take a second pass.
 #pragma once
 
 #include "kernels/cuda/device/sample_list.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
-#include "kernels/cuda/device/tensor_core.cuh"
 
 namespace sluice::cuda {
 
@@ -49,14 +49,13 @@ struct Found {
 // What is added up over all tokens of a row.
 enum class RowSums { kNone, kDistances, kMoments };
 
-// Which tokens of a row are queued, and what for.
+// What is added up, and how.
 struct Wanted {
   float max;
-  float least_listed;   // tokens of at least this logit are listed
-  float least_queued;   // at most least_listed
   float linear = 1.0f;  // factor of the distances
   // With kDistances: top-n-sigma's factor, and what its cut is likely to be. The tokens that it keeps are added up.
   float sigmas = 0.0f, cut = 0.0f, margin = 0.0f;
+  float least = 0.0f;        // all of them have at least this logit
   float next_linear = 1.0f;  // a second factor of their distances
   bool by_logit = false;     // whether logits are cut, or distances
   bool gaps = true;          // some logits may be -infinity
@@ -78,46 +77,56 @@ struct Collected {
   }
 };
 
-__device__ inline void store_entry(uint32_t to, const QueueEntry& entry) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(__float_as_uint(entry.logit)), "r"(entry.place)
-               : "memory");
-}
-
 class TeamRow {
  public:
+  static constexpr int kMostVocab = TeamShared::kMostGroups * 4 * 32;
+
   __device__ explicit TeamRow(const Row& row)
       : row_(row),
         packed_(reinterpret_cast<uintptr_t>(row.logits) % 16 == 0),
         step_(static_cast<int>(gridDim.x) * TeamShared::kTile),
         first_(static_cast<int>(blockIdx.x) * TeamShared::kTile),
-        tiles_(max(row.vocab - first_ + step_ - 1, 0) / step_) {}
+        tiles_(max(row.vocab - first_ + step_ - 1, 0) / step_) {
+    const int whole = packed_ ? (row.vocab - first_ + step_ - TeamShared::kTile) / step_ : 0;
+    whole_tiles_ = max(whole, 0);
+    while (tiles_ * tile_groups() > TeamShared::kMostGroups) group_lanes_ *= group_lanes_ == 1 ? 4 : 2;
+  }
 
   template <class T, class Op>
   __device__ T combine(const T& value, Op op) {
     return team_.over_team(value, op);
   }
 
-  // Looks at all logits. With `moments`, also adds them up.
-  __device__ Found look(bool moments, uint32_t flags) {
-    float* const groups = &team_shared().first.highest[0][thread()];  // their highest logits
-    for (int group = 0; group < TeamShared::kGroups; ++group) groups[group * kTeamThreads] = -INFINITY;
+  // Looks at all logits, for a list of at least `count` tokens. With kMoments, also adds them up.
+  template <bool kMoments>
+  __device__ Found look(int count, uint32_t flags) {
     Found found{.flags = flags};
-    float raw = -INFINITY;
+    float raw = -INFINITY, top = -INFINITY;
     const Row row = row_;
     const float base = row.logits[0] > -INFINITY && row.logits[0] < INFINITY ? row.logits[0] : 0.0f;
     const bool masked = row.mask != nullptr;
-    each_four<false>(team_shared().first.ring, [&](int tile, int id, float(&logits)[4]) {
+    const int lanes = group_lanes_, leads = thread() % lanes == 0;
+    uint32_t group = shared_address(&team_shared().first.highest[thread() / lanes]);
+    const uint32_t group_bytes = static_cast<uint32_t>(tile_groups()) * sizeof(float);  // from one tile to the next
+    const auto look = [&](int id, float(&logits)[4], auto plain) {
       float here = max_of_four(logits);
-      if (masked && id < row.vocab) {
+      if (!plain && masked) {
         raw = max_or_nan(raw, here);
-        row.hide(id / 4, logits);
+        if (id < row.vocab) row.hide(id / 4, logits);
         here = max_of_four(logits);
       }
-      float& group = groups[tile % TeamShared::kGroups * kTeamThreads];
-      group = max_or_nan(group, here);
-      if (moments) {
+      top = max_or_nan(top, here);
+      if (lanes > 1) {
+        here = max_or_nan(here, __shfl_xor_sync(~0u, here, 1));
+        here = max_or_nan(here, __shfl_xor_sync(~0u, here, 2));
+#pragma unroll 1
+        for (int lane = 4; lane < lanes; lane *= 2) here = max_or_nan(here, __shfl_xor_sync(~0u, here, lane));
+      }
+      if (leads) store_shared(group, here);
+      group += group_bytes;
+      if constexpr (kMoments) {
         found.tokens += 4;
-        if (least_of_four(logits) == -INFINITY) {
+        if (least_of_four(logits) == -INFINITY) {  // edits exclude tokens
           for (float& logit : logits) {
             if (logit == -INFINITY) logit = base, --found.tokens;
           }
@@ -130,112 +139,147 @@ class TeamRow {
         }
         found.sum += sum, found.squares += squares;
       }
-    });
-    for (int group = 0; group < TeamShared::kGroups; ++group) {
-      const float here = groups[group * kTeamThreads];
-      if (!masked) raw = max_or_nan(raw, here);
-      if (here > -INFINITY) found.lowest = fminf(found.lowest, here);
-      found.max = fmaxf(found.max, here);
-    }
+    };
+    each_four<8, false>(!masked, look, [] {});
+    if (!masked) raw = top;
     if (!(raw < INFINITY)) found.flags |= Found::kBad;
     if (raw > -INFINITY) found.flags |= Found::kAlive;
+    found.max = fmaxf(found.max, top);
+    __syncthreads();
+    each_merged(count, [&](float highest) {
+      if (highest > -INFINITY) found.lowest = fminf(found.lowest, highest);
+    });
     return found;
   }
 
-  // After look(): a logit that at least `count` tokens reach, but hardly twice as many. -FLT_MAX: there may be fewer.
+  // After look(): a logit that at least `count` tokens reach, but hardly more. -FLT_MAX: there may be fewer.
   __device__ float likely_prefix(const Found& found, int count) {
     const LogitBins bins(found.max, found.lowest, kTeamThreads);
     team_shared().bins[thread()] = 0;
     __syncthreads();
-#pragma unroll 1
-    for (int group = 0; group < TeamShared::kGroups; ++group) {
-      const float highest = team_shared().first.highest[group][thread()];
+    each_merged(count, [&](float highest) {
       if (highest > -INFINITY) atomicAdd(&team_shared().bins[bins.bin(highest)], 1);
-    }
+    });
     sync_team();
-    int own = team_shared().bins[thread()];
-    for (int other = 1; other < static_cast<int>(gridDim.x); ++other) {
-      own += *in_block((static_cast<int>(blockIdx.x) + other) % static_cast<int>(gridDim.x),
-                       &team_shared().bins[thread()]);
+    int own = 0;
+#pragma unroll
+    for (int block = 0; block < kMostTeamBlocks; ++block) {
+      if (block < static_cast<int>(gridDim.x)) own += *in_block(block, &team_shared().bins[thread()]);
     }
     return bins.end(bin_of(own, count));
   }
 
-  // A pass that lists tokens and adds up; see Wanted. The sums are those of all threads.
+  // After look(): lists the tokens of at least the logit `least`. It reads only the groups that have one.
+  __device__ __noinline__ void list_from(float least) {
+    if (thread() == 0) team_shared().listings = 0;
+    const auto reaches = [&](float logit) { return logit >= least ? 1 : 0; };
+    int mine = 0;
+    each_four_groups([&](int, const float4& four) {
+      mine += reaches(four.x) + reaches(four.y) + reaches(four.z) + reaches(four.w);
+    });
+    const int upto = static_cast<int>(scan_.upto(static_cast<Sum>(mine)));
+    int* const reaching = team_shared().first.reaching;
+    int to = upto - mine;
+    each_four_groups([&](int group, const float4& four) {
+      const float highest[4] = {four.x, four.y, four.z, four.w};
+      for (int i = 0; i < 4; ++i) {
+        if (highest[i] >= least && to < kMostSorted) reaching[to++] = group + i;
+      }
+    });
+    const int groups = team_.over_block(upto, Larger());  // the keys take the place of their highest logits
+    if (groups <= kMostSorted) {
+      list_groups(groups, least);
+    } else if (thread() == 0) {
+      team_shared().listings = groups;
+    }
+    sync_team();
+  }
+
+  // A pass that adds up; see Wanted. The sums are those of all threads.
   template <RowSums kSums>
   __device__ __noinline__ Collected collect(Wanted wanted) {
+    constexpr bool kDistances = kSums == RowSums::kDistances;
     __syncthreads();
-    if (thread() == 0) team_shared().listings = team_shared().doubts = 0;
+    if (thread() == 0) team_shared().doubts = 0;
     __syncthreads();
-    Collected mine{.below = wanted.least_queued};
+    Collected mine{.below = wanted.least};
     ops::Sums all;  // kept in registers, as `mine` is not
-    int tokens = 0;
+    UnitSum weights, energies;
+    uint32_t distances = 0;
+    int none = 0, added = 0;   // logits that are -infinity; logits since the last add_up()
+    const auto add_up = [&] {  // before 32 bits are too few
+      if constexpr (kDistances) all.b += distances, distances = 0;
+      if constexpr (!kDistances) all.a += weights.take(added), all.b += energies.take(added);
+      added = 0;
+    };
     const Row row = row_;
-    const bool masked = row.mask != nullptr, gaps = wanted.gaps;
-    const float top = wanted.max, least = wanted.least_queued, units_per_logit = wanted.linear * ops::kDistanceUnits;
-    constexpr uint32_t kEntryBytes = kTeamThreads * sizeof(QueueEntry);  // from one entry of a thread to the next
+    const bool masked = row.mask != nullptr, gaps = wanted.gaps || masked;
+    const float top = wanted.max, linear = wanted.linear, units_per_logit = linear * ops::kDistanceUnits;
+    const float least = wanted.least;
+    constexpr uint32_t kNext = kTeamThreads * sizeof(float);  // from one logit of a thread's queue to the next
     const uint32_t queue = shared_address(&team_shared().second.queue[0][thread()]);
     uint32_t queue_end = queue;
-    const auto empty = [&] {
-      empty_queue<kSums>(wanted, static_cast<int>((queue_end - queue) / kEntryBytes), mine);
-      queue_end = queue;
-    };
-    each_four<true>(team_shared().second.ring, [&](int tile, int id, float(&logits)[4]) {
-      if (masked && id < row.vocab) row.hide(id / 4, logits);
-      if constexpr (kSums == RowSums::kDistances) {
+    const auto add = [&](int id, float(&logits)[4], auto plain) {
+      if (!plain) {
+        if (masked && id < row.vocab) row.hide(id / 4, logits);
+        for (const float logit : logits) none += logit == -INFINITY ? 1 : 0;
+      }
+      added += 4;
+      if constexpr (kDistances) {
         uint32_t units[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) units[i] = ops::rounded_units(ops::times(top - logits[i], units_per_logit));
-        tokens += 4;
-        if (gaps || id + 4 > row.vocab) {
-          for (int i = 0; i < 4; ++i) {
-            if (logits[i] == -INFINITY) units[i] = 0, --tokens;
-          }
+        if (!plain) {
+          for (int i = 0; i < 4; ++i) units[i] = logits[i] == -INFINITY ? 0 : units[i];
         }
-        all.b += units[0] + units[1] + units[2] + units[3];
+        distances += units[0] + units[1] + units[2] + units[3];
 #pragma unroll
         for (const uint32_t one : units) all.c += uint64_t{one} * one;
-      }
-      if constexpr (kSums == RowSums::kMoments) {
 #pragma unroll
         for (const float logit : logits) {
-          if (logit == -INFINITY) continue;
-          const float distance = ops::straight_distance(top, logit, wanted.linear);
-          ops::AddMoments()(ops::SampleToken{.distance = distance, .weight = ops::sample_weight(distance)}, all);
+          if (logit >= least) store_shared(queue_end, logit), queue_end += kNext;
         }
-      }
-      if (kSums == RowSums::kDistances || max_of_four(logits) >= least) {
+        if (__any_sync(~0u, queue_end > queue + (TeamShared::kQueued - 4) * kNext)) {
+          empty_queue(wanted, static_cast<int>((queue_end - queue) / kNext), mine);
+          queue_end = queue;
+        }
+      } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (logits[i] >= least) store_entry(queue_end, {logits[i], tile * 4 + i}), queue_end += kEntryBytes;
+        for (const float logit : logits) {
+          const float distance = ops::straight_distance(top, logit, linear);
+          const float weight = ops::sample_weight(distance);
+          weights.add(weight), energies.add(ops::times(weight, -distance));
         }
       }
-      if (__any_sync(~0u, queue_end > queue + (TeamShared::kQueued - 4) * kEntryBytes)) empty();
+    };
+    each_four<4, true>(!gaps, add, [&] {
+      if (added + 16 > UnitSum::kMostTerms) add_up();
     });
-    empty();
-    if constexpr (kSums == RowSums::kDistances) {
-      all.a = static_cast<Sum>(tokens);
-      mine.all = combine(all, Added());
-      settle(wanted, mine);
-    }
-    if constexpr (kSums == RowSums::kMoments) mine.all = combine(all, Added());
-    if constexpr (kSums == RowSums::kNone) sync_team();
+    add_up();
+    (kDistances ? all.a : all.c) = static_cast<Sum>(4 * tiles_ - none);
+    if constexpr (kDistances) empty_queue(wanted, static_cast<int>((queue_end - queue) / kNext), mine);
+    mine.all = combine(all, Added());
+    if constexpr (kDistances) settle(wanted, mine);
     return mine;
   }
 
-  // After collect(): brings all listed keys to the first block. Returns their number, also if there is no room for
+  // After list_from(): brings all listed keys to the first block. Returns their number, also if there is no room for
   // them. All blocks call it, and wait for each other behind it.
   __device__ int gather() {
+    if (gridDim.x == 1) return team_shared().listings;
+    const int block = min(thread() % 32, static_cast<int>(gridDim.x) - 1);
+    const int listed = *in_block(block, &team_shared().listings);
     int all = 0;
-    for (int block = 0; block < static_cast<int>(gridDim.x); ++block) {
-      const int listed =
-          block == static_cast<int>(blockIdx.x) ? team_shared().listings : *in_block(block, &team_shared().listings);
-      if (blockIdx.x == 0 && block > 0) {
-        for (int i = thread(); i < listed && all + i < kMostSorted; i += kTeamThreads) {
-          team_shared().keys[all + i] = *in_block(block, &team_shared().keys[i]);
+#pragma unroll
+    for (int from = 0; from < kMostTeamBlocks; ++from) {
+      if (from >= static_cast<int>(gridDim.x)) continue;
+      const int count = __shfl_sync(~0u, listed, from);
+      if (blockIdx.x == 0 && from > 0) {
+        for (int i = thread(); i < count && all + i < kMostSorted; i += kTeamThreads) {
+          team_shared().keys[all + i] = *in_block(from, &team_shared().keys[i]);
         }
       }
-      all += listed;
+      all += count;
     }
     return all;
   }
@@ -243,83 +287,126 @@ class TeamRow {
  private:
   static __device__ int thread() { return static_cast<int>(threadIdx.x); }
 
-  // Copies four logits to shared memory, or `valid` ones and -infinity.
-  static __device__ __noinline__ void copy_singly(uint32_t to, const float* from, int valid) {
-    for (int i = 0; i < 4; ++i) {
-      if (i < valid) {
-        copy_async_words<1>(to + 4 * i, from + i);
-      } else {
-        store_shared(to + 4 * i, -INFINITY);
-      }
-    }
+  // Four neighbouring logits. Those behind the last one are -infinity.
+  __device__ float4 load_four(int id) const {
+    float4 four{-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    const float* from = row_.logits + id;
+    if (packed_ && id + 3 < row_.vocab) return __ldcg(reinterpret_cast<const float4*>(from));
+    if (id < row_.vocab) four.x = __ldcg(from);
+    if (id + 1 < row_.vocab) four.y = __ldcg(from + 1);
+    if (id + 2 < row_.vocab) four.z = __ldcg(from + 2);
+    if (id + 3 < row_.vocab) four.w = __ldcg(from + 3);
+    return four;
   }
 
-  // Calls f(tile, id, logits) for every four neighbours of this thread, without the mask. Logits behind the last one
-  // are -infinity. Tiles are counted within this block. The id is that of the first neighbour.
-  template <bool kBackwards, int kTiles, class F>
-  __device__ void each_four(float (&ring)[kTiles][TeamShared::kTile], F&& f) const {
-    constexpr uint32_t kTileBytes = sizeof(float) * TeamShared::kTile, kRing = kTiles * kTileBytes - 1;
-    constexpr int kAhead = kTiles - 1;
-    static_assert((kRing & (kRing + 1)) == 0);
-    const int tiles = tiles_, step = kBackwards ? -step_ : step_;
-    const float* logits = row_.logits;
-    const auto vocab = static_cast<uint32_t>(row_.vocab);
-    const uint32_t packed_end = packed_ && vocab > 3 ? vocab - 3 : 0;  // of ids that begin four packed neighbours
-    int id = first_ + 4 * thread() + (kBackwards ? (tiles - 1) * step_ : 0), to_copy = id;
-    const auto* own = reinterpret_cast<const unsigned char*>(&ring[0][4 * thread()]);
-    const uint32_t own_address = shared_address(own);
-    const auto copy = [&](uint32_t to) {
-      const auto from = static_cast<uint32_t>(to_copy);  // beyond all ids if negative
-      if (from < packed_end) {
-        copy_async(own_address + to, logits + from);
-      } else if (to_copy >= 0) {
-        copy_singly(own_address + to, logits + from, static_cast<int>(vocab) - to_copy);
-      }
-      to_copy += step;
-      commit_copies();
-    };
-#pragma unroll
-    for (int tile = 0; tile < kAhead; ++tile) copy(tile * kTileBytes);
-    uint32_t at = 0;
-#pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
-      wait_for_copies<kAhead - 1>();
-      copy((at + kAhead * kTileBytes) & kRing);
-      const float4 here = *reinterpret_cast<const float4*>(own + at);
+  // Calls f(id, logits, plain) for every four neighbours of this thread. The id is that of the first neighbour. Logits
+  // behind the last one are -infinity, and the mask is not applied. `plain` is a constant: whether four logits exist
+  // and, as the caller says by `plain_row`, need no further checks. All threads of a warp call it together. kAtOnce
+  // times four logits are on their way. Calls between() after as many. The first pass may have left the end of the row
+  // in L2, so the next one goes backwards.
+  template <int kAtOnce, bool kBackwards, class F, class Between>
+  __device__ void each_four(bool plain_row, F&& f, Between&& between) const {
+    const int tiles = tiles_, step = step_;
+    const int plain_batches = (plain_row ? whole_tiles_ : 0) / kAtOnce, own = first_ + 4 * thread();
+    const float* const logits = row_.logits;
+    float4 here[kAtOnce];
+    const auto use = [&](int id, const float4& here, auto plain) {
       float four[4] = {here.x, here.y, here.z, here.w};
-      f(kBackwards ? tiles - 1 - tile : tile, id, four);
-      at = (at + kTileBytes) & kRing;
-      id += step;
+      f(id, four, plain);
+    };
+    const auto other_batches = [&] {
+#pragma unroll 1
+      for (int tile = plain_batches * kAtOnce; tile < tiles; tile += kAtOnce) {
+        const int id = own + tile * step;
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) here[i] = load_four(id + i * step);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (tile + i < tiles) use(id + i * step, here[i], std::false_type());
+        }
+        between();
+      }
+    };
+    if (kBackwards) other_batches();
+    const auto load = [&](int id) { return __ldcg(reinterpret_cast<const float4*>(logits + id)); };
+    const int to_next = kBackwards ? -kAtOnce * step : kAtOnce * step;
+    int id = own + (kBackwards ? (plain_batches - 1) * kAtOnce * step : 0);
+    if (plain_batches > 0) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) here[i] = load(id + i * step);
     }
-    wait_for_all_copies();
+#pragma unroll 1
+    for (int left = plain_batches; left > 0; --left) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        use(id + i * step, here[i], std::true_type());
+        if (left > 1) here[i] = load(id + to_next + i * step);
+      }
+      id += to_next;
+      between();
+    }
+    if (!kBackwards) other_batches();
   }
 
-  template <RowSums kSums>
+  // Calls f(group, four highest logits) for this thread's share of the groups, four neighbours at a time.
+  template <class F>
+  __device__ void each_four_groups(F&& f) const {
+    const int fours = tiles_ * tile_groups() / 4;
+    const auto* const highest = reinterpret_cast<const float4*>(team_shared().first.highest);
+#pragma unroll 2
+    for (int four = thread(); four < fours; four += kTeamThreads) f(four * 4, highest[four]);
+  }
+  // Calls f(highest logit) for groups, or for few groups that are merged, if there are four times as many as `count`.
+  template <class F>
+  __device__ void each_merged(int count, F&& f) const {
+    const int groups = static_cast<int>(gridDim.x) * tiles_ * tile_groups(),
+              threads = static_cast<int>(gridDim.x) * kTeamThreads;
+    if (4 * count <= threads) {
+      float all = -INFINITY;
+      each_four_groups(
+          [&](int, const float4& four) { all = fmaxf(all, fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w))); });
+      return f(all);
+    }
+    const bool pairs = 4 * count <= groups / 2;
+    each_four_groups([&](int, const float4& four) {
+      f(pairs ? fmaxf(four.x, four.y) : four.x), f(pairs ? fmaxf(four.z, four.w) : four.z);
+      if (!pairs) f(four.y), f(four.w);
+    });
+  }
+  // The id of this thread's four neighbours in a group.
+  __device__ int id_in_group(int group) const {
+    const int groups = tile_groups(), tile = group >> (31 - __clz(groups));
+    return first_ + tile * step_ + ((group & (groups - 1)) * group_lanes_ + thread() % group_lanes_) * 4;
+  }
+
+  // Adds up what top-n-sigma keeps of a thread's queue.
   __device__ __noinline__ void empty_queue(const Wanted& wanted, int queued, Collected& collected) const {
-    const int most = __reduce_max_sync(~0u, queued);
-    Collected all = collected;  // in registers
+    const Wanted plan = wanted;
+    const float surely = plan.cut + plan.margin, hardly = plan.cut - plan.margin;
+    float above = collected.above, below = collected.below;
+    UnitSum weights, energies;
+    int kept = 0;
 #pragma unroll 1
-    for (int at = 0; at < most; ++at) {
-      if (at >= queued) continue;
-      const QueueEntry entry = team_shared().second.queue[at][thread()];
-      const float logit = entry.logit + 0.0f;
-      if (logit >= wanted.least_listed) {
-        const int place = entry.place;
-        list(ops::order_key(logit, first_ + place / 4 * step_ + 4 * thread() + place % 4));
-      }
-      if constexpr (kSums == RowSums::kDistances) {
-        const float value = wanted.value(logit);
-        if (value >= wanted.cut + wanted.margin) {
-          all.keep(wanted, logit);
-        } else if (value < wanted.cut - wanted.margin) {
-          all.below = fmaxf(all.below, logit);
-        } else {
-          const int doubt = atomicAdd(&team_shared().doubts, 1);
-          if (doubt < TeamShared::kMostDoubtful) team_shared().second.doubtful[doubt] = logit;
-        }
+    for (int at = 0; at < queued; ++at) {
+      const float logit = team_shared().second.queue[at][thread()];
+      const float value = plan.value(logit);
+      if (value >= surely) {
+        const float distance = ops::times(ops::straight_distance(plan.max, logit, plan.linear), plan.next_linear);
+        const float weight = ops::sample_weight(distance);
+        weights.add(weight), energies.add(ops::times(weight, -distance));
+        above = fminf(above, logit);
+        ++kept;
+      } else if (value < hardly) {
+        below = fmaxf(below, logit);
+      } else {
+        const int doubt = atomicAdd(&team_shared().doubts, 1);
+        if (doubt < TeamShared::kMostDoubtful) team_shared().second.doubtful[doubt] = logit;
       }
     }
-    collected = all;
+    __syncwarp();
+    const ops::Sums before = collected.kept;
+    collected.kept = {before.a + weights.take(kept), before.b + energies.take(kept), before.c + static_cast<Sum>(kept)};
+    collected.above = above, collected.below = below;
   }
 
   // Computes top-n-sigma's cut from the sums, and decides about tokens that are close to it.
@@ -339,15 +426,62 @@ class TeamRow {
     mine.below = combine(mine.below, Larger()), mine.above = combine(mine.above, Smaller());
     mine.known = wanted.value(mine.above) >= mine.cut && wanted.value(mine.below) < mine.cut;
   }
-  __device__ void list(Sum key) const {
-    const int at = atomicAdd(&team_shared().listings, 1);
-    if (at < kMostSorted) team_shared().keys[at] = key;
+  // Lists the tokens of at least the logit `least` in the first `groups` groups that reach it.
+  __device__ void list_groups(int groups, float least) const {
+    constexpr int kAtOnce = 8;
+    const Row row = row_;
+    const int step = tile_groups(), own = thread() / group_lanes_, lane = thread() % 32;
+#pragma unroll 1
+    for (int first = 0; first < groups; first += kAtOnce * step) {
+      int ids[kAtOnce], mine = 0;
+      float4 here[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = first + own + i * step;
+        ids[i] = at < groups ? id_in_group(team_shared().first.reaching[at]) : row.vocab;
+        here[i] = load_four(ids[i]);
+      }
+      const auto each = [&](auto&& f) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const float four[4] = {here[i].x, here[i].y, here[i].z, here[i].w};
+#pragma unroll
+          for (int of_four = 0; of_four < 4; ++of_four) {
+            if (four[of_four] >= least) f(four[of_four], ids[i] + of_four);
+          }
+        }
+      };
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (row.mask == nullptr || ids[i] >= row.vocab) continue;
+        float four[4] = {here[i].x, here[i].y, here[i].z, here[i].w};
+        row.hide(ids[i] / 4, four);
+        here[i] = {four[0], four[1], four[2], four[3]};
+      }
+      each([&](float, int) { ++mine; });
+      int upto = mine, before = 0;  // the sum of this lane and those before it; tokens that are listed already
+#pragma unroll
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const int other = __shfl_up_sync(~0u, upto, offset);
+        if (lane >= offset) upto += other;
+      }
+      if (lane == 31) before = atomicAdd(&team_shared().listings, upto);
+      int to = __shfl_sync(~0u, before, 31) + upto - mine;
+      each([&](float logit, int id) {
+        if (to < kMostSorted) team_shared().keys[to++] = ops::order_key(logit, id);
+      });
+    }
   }
 
+  __device__ int tile_groups() const { return kTeamThreads / group_lanes_; }
+
   Team team_;
+  Scan scan_;
   const Row& row_;
   bool packed_;
   int step_, first_, tiles_;  // ids from one tile of this block to the next; its first id
+  int whole_tiles_;           // the first ones, which need no checks
+  int group_lanes_ = 1;       // neighbouring lanes whose logits are a group, 16 bytes or at least 64
 };
 
 }  // namespace sluice::cuda

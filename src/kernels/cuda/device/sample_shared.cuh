@@ -8,28 +8,21 @@ namespace sluice::cuda {
 
 inline constexpr int kMostTeamBlocks = 8;  // in a cluster
 inline constexpr int kTeamThreads = 256, kTeamWarps = kTeamThreads / 32;
-inline constexpr int kMostSorted = 2048;  // tokens of a list
-
-struct alignas(8) QueueEntry {
-  float logit;
-  int place;  // in the block's share of the row
-};
+inline constexpr int kMostSorted = 1792;   // tokens of a list
+inline constexpr int kRoomForKeys = 2048;  // a power of two, for sort_in_place()
 
 struct TeamShared {
   // Of passes:
-  static constexpr int kTile = 4 * kTeamThreads;  // logits that a block copies at once
-  static constexpr int kGroups = 8;               // of a thread's tiles
-  static constexpr int kQueued = 10;              // tokens of a thread
+  static constexpr int kTile = 4 * kTeamThreads;  // logits that a block reads at once
+  static constexpr int kMostGroups = 9216;        // of neighbours
+  static constexpr int kQueued = 20;              // logits of a thread
   static constexpr int kMostDoubtful = 128;       // tokens
-  template <int tiles>
-  using Ring = float[tiles][kTile];  // tiles that are on their way, or in use
   struct FirstPass {
-    alignas(16) Ring<8> ring;
-    float highest[kGroups][kTeamThreads];  // logits of groups
+    alignas(16) float highest[kMostGroups];  // logits of groups
+    int reaching[kMostSorted];               // groups with a logit that is high enough for the list
   };
   struct SecondPass {
-    alignas(16) Ring<4> ring;
-    QueueEntry queue[kQueued][kTeamThreads];
+    float queue[kQueued][kTeamThreads];
     float doubtful[kMostDoubtful];  // logits that are close to a cut
   };
   // Of a list:
@@ -49,7 +42,7 @@ struct TeamShared {
   union {
     FirstPass first;
     struct {
-      Sum keys[kMostSorted];
+      Sum keys[kRoomForKeys];
       union {
         SecondPass second;
         Values values;
