@@ -63,13 +63,26 @@ __device__ float list_top(Shared& s, int count, const Row& row, float max, TopLo
 __device__ float noisy(const SampleRow& request, float logit, uint32_t bits) {
   return ops::sample_score(request.scale, logit, bits);
 }
+// At least the noise of these bits. The noise is -ln(-ln u), which is at most -ln(1 - u).
+__device__ float most_noise(uint32_t bits) {
+  const float rest = __uint_as_float(~bits >> 9 | 0x4b000000u) - 0x1.fffffep22f;  // (1 - u) * 2^23
+  constexpr float kLn2 = 0.693147181f, kMargin = 1e-3f;
+  return fmaf(-kLn2, __log2f(rest), 23.0f * kLn2 + kMargin);
+}
+// Maps floats to integers in their order, and back.
+__device__ int ordered(float x) {
+  const int bits = __float_as_int(x);
+  return bits ^ (bits >> 31 & 0x7fffffff);
+}
+__device__ float from_ordered(int x) { return __int_as_float(x ^ (x >> 31 & 0x7fffffff)); }
 
 struct Chosen {
   Best max, sampled;
 };
 
-// Finds the largest logit of the row or the part and, if `sampling`, the sampled token. Records whether raw logits are
-// bad or alive.
+// Finds the largest logit of the row or the part and, if `sampling`, the sampled token. Noise is computed only for
+// tokens that may beat the best score that a thread of the block has found. Records whether raw logits are bad or
+// alive.
 __device__ Chosen choose(Shared& s, const SampleRow& request, const Row& row, bool sampling, RowPart part = {}) {
   Best max{-INFINITY, INT32_MAX}, best{-INFINITY, INT32_MAX};
   bool bad = false, alive = false;
@@ -83,11 +96,16 @@ __device__ Chosen choose(Shared& s, const SampleRow& request, const Row& row, bo
         row.hide(block, four);
         const std::array<uint32_t, 4> bits =
             sampling ? ops::sample_bits(request, static_cast<uint32_t>(block)) : std::array<uint32_t, 4>{};
-        for (int i = 0; i < 4; ++i) {
-          const float logit = four[i];
-          max.take(logit, block * 4 + i);
-          if (sampling && logit != -INFINITY) best.take(noisy(request, logit, bits[i]), block * 4 + i);
+        for (int i = 0; i < 4; ++i) {  // ids ascend
+          if (four[i] > max.value) max = {four[i], block * 4 + i};
         }
+        if (!sampling) return;
+        const float beaten = from_ordered(*static_cast<volatile int*>(&s.best_score));
+        for (int i = 0; i < 4; ++i) {
+          if (four[i] == -INFINITY || fmaf(request.scale, four[i], most_noise(bits[i])) < beaten) continue;
+          best.take(noisy(request, four[i], bits[i]), block * 4 + i);
+        }
+        if (best.value > beaten) atomicMax(&s.best_score, ordered(best.value));
       },
       part);
   if (bad) s.bad = 1;
@@ -338,7 +356,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(Pointers p, const __grid
   const Row raw{logits, nullptr, p.vocab},
       row{logits, request.mask < 0 ? nullptr : p.masks + request.mask * words, p.vocab};
   LogitEdit* edits = p.edits + request.first_edit;
-  if (threadIdx.x == 0) s.bad = s.alive = s.spoiled = 0;
+  if (threadIdx.x == 0) s.bad = s.alive = s.spoiled = 0, s.best_score = ordered(-INFINITY);
   __syncthreads();
   SampledRow sampled;
   if (request.report >= 0) report_row(s, request, raw, sampled, p.top + lists);

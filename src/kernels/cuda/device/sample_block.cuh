@@ -99,6 +99,7 @@ struct Shared {
   float raw_sums[kWarps];
   int bad, alive, spoiled;  // bad: a raw logit is NaN or +infinity; alive: a raw logit is above -infinity; spoiled: an
                             // edited logit is NaN or +infinity
+  int best_score;           // that a thread has found, as an integer in the order of floats
   int listed, before;
   int last_bin;         // kLogitBins: there is none
   Sum in_earlier_bins;  // the sum of the bins before the last one
