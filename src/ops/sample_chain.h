@@ -10,8 +10,8 @@
 //                         each other in order.
 //   keep_prefix(f, least) keeps the shortest prefix in order whose amounts f(token) add up to at least `least`, or
 //                         all tokens if they do not
-//   cut(rank, f, least)   the same for another order, that of rank(token), below 2^32: returns the rank of the last
-//                         token of the prefix, or ~0 if the amounts do not add up
+//   cut(rank, f, least)   the same for another order, that of rank(token), the bits of a float of at least 0: returns
+//                         the rank of the last token of the prefix, or ~0 if the amounts do not add up
 //   ranked(count, f)      calls f(rank, ranks, token, Sums&) for the first `count` tokens, or all if there are fewer,
 //                         where rank is 0 .. ranks - 1; adds up
 //   reshape()             must be called after `shape` has changed

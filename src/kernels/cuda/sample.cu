@@ -216,7 +216,7 @@ __device__ Sum find_cut(Shared& s, const Kept& kept, F&& amount, Sum enough) {
     kept.each([&](float logit, int id) {
       const Sum key = ops::order_key(logit, id);
       if (high < 64 && key >> high != prefix) return;
-      atomicAdd(&s.bins[key >> low & ((1u << (high - low)) - 1)], amount(logit));
+      add_in_halves(s.bins[key >> low & ((1u << (high - low)) - 1)], amount(logit));
     });
     find_last_bin(s, before, [&](Sum) { return enough; });
     if (s.last_bin == ops::kLogitBins) return ~Sum{0};
@@ -281,7 +281,7 @@ __device__ int sample_kept(Shared& s, Kept kept) {
     clear_bins(s);
     kept.each([&](float logit, int) {
       const Sum amount = counts ? 1 : kept.units(logit);
-      if (amount != 0) atomicAdd(&s.bins[ops::logit_bin(kept.max, logit)], amount);
+      if (amount != 0) add_in_halves(s.bins[ops::logit_bin(kept.max, logit)], amount);
     });
     find_last_bin(s, 0,
                   [&](Sum total) { return counts ? min(static_cast<Sum>(request.count), total) : kept.enough(total); });

@@ -106,6 +106,14 @@ struct Shared {
   Sum total;
 };
 
+// Adds to a sum in shared memory by its halves. An atomic addition of 64 bits would be a loop of compare-and-swap.
+__device__ inline void add_in_halves(Sum& sum, Sum amount) {
+  auto* const halves = reinterpret_cast<uint32_t*>(&sum);
+  const auto low = static_cast<uint32_t>(amount), before = atomicAdd(&halves[0], low);
+  const uint32_t high = static_cast<uint32_t>(amount >> 32) + (before + low < low ? 1 : 0);
+  if (high != 0) atomicAdd(&halves[1], high);
+}
+
 __device__ inline void clear_bins(Shared& s) {
   __syncthreads();
   for (int i = threadIdx.x; i < ops::kLogitBins; i += kThreads) s.bins[i] = 0;

@@ -2,6 +2,8 @@
 // whose keys are in a range. Once they are few, they are listed in shared memory, and the row is not read again.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/device/sample_block.cuh"
 
 namespace sluice::cuda {
@@ -19,7 +21,19 @@ class BlockTokens {
   template <class F>
   __device__ ops::Sums sums(F&& f) {
     ops::Sums mine;
-    each([&](const ops::SampleToken& token) { f(token, mine); });
+    if constexpr (std::is_same_v<std::remove_cvref_t<F>, ops::AddMoments>) {
+      UnitSum weights, energies;
+      int terms = 0;
+      const auto add_up = [&] { mine.a += weights.take(terms), mine.b += energies.take(terms), terms = 0; };
+      each([&](const ops::SampleToken& token) {
+        weights.add(token.weight), energies.add(ops::times(token.weight, -token.distance));
+        ++mine.c;
+        if (++terms == UnitSum::kMostTerms) add_up();
+      });
+      add_up();
+    } else {
+      each([&](const ops::SampleToken& token) { f(token, mine); });
+    }
     set_results(0, 0, 0);
     const Sum parts[3] = {sum_of_warp(Sum{mine.a}), sum_of_warp(Sum{mine.b}), sum_of_warp(Sum{mine.c})};
     if (threadIdx.x % 32 == 0) {
@@ -75,7 +89,7 @@ class BlockTokens {
 
   template <class Rank, class F>
   __device__ Sum cut(Rank&& rank, F&& amount, Sum enough) {
-    return listed_ < 0 ? cut_by_digits<32>(rank, amount, enough) : cut_of_list(rank, amount, enough);
+    return listed_ < 0 ? cut_by_bins(rank, amount, enough) : cut_of_list(rank, amount, enough);
   }
 
   template <class F>
@@ -183,7 +197,7 @@ class BlockTokens {
     clear_bins(s_);
     each([&](const ops::SampleToken& token) {
       const Sum some = amount(token);
-      if (some != 0) atomicAdd(&s_.bins[ops::logit_bin(top, ops::logit_of(token.key))], some);
+      if (some != 0) add_in_halves(s_.bins[ops::logit_bin(top, ops::logit_of(token.key))], some);
     });
     find_last_bin(s_, 0, [&](Sum) { return enough; });
     const int last = s_.last_bin;
@@ -225,6 +239,34 @@ class BlockTokens {
     return s_.sums[0] < enough ? ~Sum{0} : s_.sums[1];
   }
 
+  // The same for all tokens, by bins of equal width. Ranks are the bits of floats.
+  template <class Rank, class F>
+  __device__ Sum cut_by_bins(Rank&& rank, F&& amount, Sum enough) {
+    const auto bin = [&](const ops::SampleToken& token) {
+      const float value = ops::float_of(static_cast<uint32_t>(rank(token))) * ops::kBinsPerLogit;
+      return value < static_cast<float>(ops::kLogitBins - 1) ? static_cast<int>(value) : ops::kLogitBins - 1;
+    };
+    clear_bins(s_);
+    each([&](const ops::SampleToken& token) {
+      const Sum some = amount(token);
+      if (some != 0) add_in_halves(s_.bins[bin(token)], some);
+    });
+    find_last_bin(s_, 0, [&](Sum) { return enough; });
+    const int last = s_.last_bin;
+    if (last == ops::kLogitBins) return ~Sum{0};
+    const Sum before = s_.in_earlier_bins;
+    set_results(0, 0, 0);
+    each([&](const ops::SampleToken& token) {
+      if (bin(token) == last) list(token.key);
+    });
+    __syncthreads();
+    if (s_.listed > kListed) return cut_by_digits<32>(rank, amount, enough);
+    listed_ = s_.listed;
+    const Sum cut = cut_of_list(rank, amount, enough - before);
+    listed_ = -1;
+    return cut;
+  }
+
   // The same, for ranks below 2^kRankBits, by digits from the highest on.
   template <int kRankBits, class Rank, class F>
   __device__ Sum cut_by_digits(Rank&& rank, F&& amount, Sum enough) {
@@ -238,7 +280,7 @@ class BlockTokens {
         const Sum own = rank(token);
         if (high < kRankBits && own >> high != prefix) return;
         const Sum some = amount(token);
-        if (some != 0) atomicAdd(&s_.bins[own >> low & ((1u << (high - low)) - 1)], some);
+        if (some != 0) add_in_halves(s_.bins[own >> low & ((1u << (high - low)) - 1)], some);
       });
       find_last_bin(s_, before, [&](Sum) { return enough; });
       if (s_.last_bin == ops::kLogitBins) return ~Sum{0};
