@@ -165,6 +165,7 @@ struct Adapted {
         scales(&kFloat32, {c.slots, lora.parts}) {
     for (size_t i = 0; i < c.parts.size(); ++i) lora.part_ends[i] = lora.n += c.parts[i];
     matrix.fill(random), a.fill(random, 0.2f), b.fill(random), scales.fill(random);
+    scales->f32()[0] = 0;  // inner values that are zero, as those of an adapter with a lower rank
     lora.a = a->data, lora.b = b->data, lora.scales = scales->f32();
   }
 };
