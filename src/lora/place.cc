@@ -25,7 +25,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kTextPart
 }};
 
 // Names of modules in transformers, and in published checkpoints where these differ.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kModules = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kModules = {{
+    {"lm_head", "embed_out"},
     {".mlp.shared_experts.", ".mlp.shared_mlp."},
     {".mlp.shared_experts.", ".mlp.shared_expert."},
     {".mlp.", ".block_sparse_moe."},

@@ -40,13 +40,14 @@ std::vector<float> adapted_logits(const testing::TempFolder& model_folder, const
 struct Replacement {
   const char* golden;
   std::string module;
-  bool untie = false;  // the model with the new weights has a head of its own
+  std::string tensor{};  // the model's name of the module, if it is another one
+  bool untie = false;    // the model with the new weights has a head of its own
 };
 
 class ReplacedModules : public ::testing::TestWithParam<Replacement> {};
 
 TEST_P(ReplacedModules, GiveTheLogitsOfTheirWeights) {
-  const auto& [golden, module, untie] = GetParam();
+  const auto& [golden, module, tensor, untie] = GetParam();
   StoredModel model = read_stored_model(golden);
   const testing::TempFolder before, after, adapter;
   write(model, before);
@@ -57,7 +58,7 @@ TEST_P(ReplacedModules, GiveTheLogitsOfTheirWeights) {
     model.tensors["lm_head.weight"] = model.tensors.at("model.embed_tokens.weight");
   }
   for (const char* kind : {".weight", ".bias"}) {
-    const auto found = model.tensors.find(module + kind);
+    const auto found = model.tensors.find((tensor.empty() ? module : tensor) + kind);
     if (found == model.tensors.end()) continue;
     StoredMatrix& matrix = found->second;
     std::ranges::rotate(matrix.values, matrix.values.begin() + 5);
@@ -77,8 +78,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Replacement{"gpt2", "transformer.h.0.attn.c_proj"},  // stored as [inputs, outputs], both equal
                       Replacement{"gpt2", "transformer.h.1.attn.c_attn"},  // stored as [inputs, outputs]
                       Replacement{"llama", "model.layers.1.mlp.down_proj"},
-                      Replacement{"qwen2", "model.embed_tokens", true},  // tied: only the embedding changes
-                      Replacement{"qwen2", "lm_head", true}),            // tied: only the head changes
+                      Replacement{"gpt_neox", "lm_head", "embed_out"},
+                      Replacement{"qwen2", "model.embed_tokens", "", true},  // tied: only the embedding changes
+                      Replacement{"qwen2", "lm_head", "", true}),            // tied: only the head changes
     [](const auto& info) { return test_name(info.param.golden, info.param.module); });
 
 }  // namespace
