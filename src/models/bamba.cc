@@ -8,6 +8,9 @@ namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
   DecoderSpec s = llama_like(config, "bamba", {.norm_eps = 1e-5, .rope = {.partial = 0.5}});
+  if (config.get("partial_rotary_factor", 0.5) != 0.5) {
+    config.refuse("partial_rotary_factor", "must be 0.5: the reference reads another value in rope_parameters alone");
+  }
   read_attention_bias(config, s, true);
   s.mlp.bias = config.get("mlp_bias", false);
   const int rotated = config.get("attn_rotary_emb", s.ropes[0].rotary_dim);

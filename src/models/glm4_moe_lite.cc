@@ -6,7 +6,7 @@ namespace sluice::models::glm4_moe_lite {
 namespace {
 
 DecoderSpec read(const Config& config) {
-  DecoderSpec s = latent_llama_like(config, "glm4_moe_lite");
+  DecoderSpec s = latent_llama_like(config, "glm4_moe_lite", {.norm_eps = 1e-5});
   read_deepseek_experts(config, s, true, {.default_shared = 1, .default_scale = 1.8f});
   const auto kinds = config.get("mlp_layer_types", std::vector<std::string>{});
   if (kinds.empty()) {

@@ -86,6 +86,11 @@ std::vector<Equivalent> equivalents() {
   };
 }
 
+TEST(Defaults, Glm4MoeLiteHasTheEpsilonOfGlm) {
+  const auto set = logits_after("glm4_moe_lite-1", [](StoredModel& m) { m.set({{"rms_norm_eps", 1e-5}}); });
+  EXPECT_EQ(logits_after("glm4_moe_lite-1", [](StoredModel& m) { m.config.erase("rms_norm_eps"); }), set);
+}
+
 TEST(Defaults, DeepSeekV2HasTwoSharedExperts) {
   const auto plain = logits_after("deepseek_v2-2", [](StoredModel&) {});
   EXPECT_EQ(logits_after("deepseek_v2-2", [](StoredModel& m) { m.config.erase("n_shared_experts"); }), plain);

@@ -108,6 +108,14 @@ TEST(ModelErrors, QwenHasNoWindowsUnlessItUsesThem) {
   EXPECT_EQ(error_of({.config = change}, "qwen2"), "");
 }
 
+TEST(ModelErrors, BambaRotatesHalfOfAHead) {
+  const auto change = [](double partial) {
+    return [=](Json& config) { config.update({{"rope_parameters", nullptr}, {"partial_rotary_factor", partial}}); };
+  };
+  EXPECT_EQ(error_of({.config = change(0.5)}, "bamba"), "");
+  expect_error({.config = change(1.0)}, "must be 0.5", "bamba");
+}
+
 // transformers has the key for this family, and never reads it.
 TEST(ModelErrors, Cohere2MoeHasNoScaledRotation) {
   const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
