@@ -70,7 +70,7 @@ void check_base(const Adapter& adapter, const Adapter::Module& module, const Lor
   };
   std::vector<float> wanted = row_lengths(values(*own), own->shape[0]);
   if (module.base.size() > wanted.size()) {
-    const TensorEntry* bias = model.find(module.name + ".bias");
+    const TensorEntry* bias = model.find(part.module + ".bias");
     if (bias != nullptr) std::ranges::copy(values(*bias), std::back_inserter(wanted));
   }
   const auto near = [](float a, float b) { return std::abs(a - b) <= 0.02f * std::max(std::abs(a), std::abs(b)); };

@@ -121,11 +121,12 @@ void prepare_table(Adapter::Extra& extra, const Adapter::Module& m, ops::Queue& 
   pack(extra, std::move(b), m.rank, queue);
 }
 
-std::vector<float> added_bias(const Adapter& adapter, const Adapter::Module& m, const Checkpoint& model) {
+std::vector<float> added_bias(const Adapter& adapter, const Adapter::Module& m, const LoraSite::Part& part,
+                              const Checkpoint& model) {
   std::vector<float> bias = m.bias;
   for (float& value : bias) value *= m.scale;
   if (m.saved_bias.empty()) return bias;
-  const TensorEntry* own = model.find(m.name + ".bias");
+  const TensorEntry* own = model.find(part.module + ".bias");
   if (own == nullptr || own->shape.elements() != static_cast<int64_t>(m.saved_bias.size())) {
     throw Error(ErrorCode::kUnsupportedModel,
                 fmt::format("{}: module '{}' has a bias, but the model's has none", adapter.folder, m.name));
@@ -147,7 +148,7 @@ void prepare_layer(Adapter::Extra& extra, const Adapter& adapter, const Adapter:
     pack(extra, chosen(difference(m, part, inputs, model, queue), inputs, part.rows, share.inputs), share.inputs.count,
          queue);
   }
-  const std::vector<float> bias = added_bias(adapter, m, model);
+  const std::vector<float> bias = added_bias(adapter, m, part, model);
   if (bias.empty() || !share.adds_bias) return;
   const std::vector<float> values = chosen(bias, 1, part.rows, {0, 1});
   extra.bias = moved(values, queue.device().memory());

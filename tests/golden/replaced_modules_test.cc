@@ -79,6 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Replacement{"gpt2", "transformer.h.1.attn.c_attn"},  // stored as [inputs, outputs]
                       Replacement{"llama", "model.layers.1.mlp.down_proj"},
                       Replacement{"gpt_neox", "lm_head", "embed_out"},
+                      Replacement{"nemotron_h-bias", "model.layers.0.mixer.shared_experts.up_proj",
+                                  "backbone.layers.0.mixer.shared_experts.up_proj"},
                       Replacement{"qwen2", "model.embed_tokens", "", true},  // tied: only the embedding changes
                       Replacement{"qwen2", "lm_head", "", true}),            // tied: only the head changes
     [](const auto& info) { return test_name(info.param.golden, info.param.module); });
