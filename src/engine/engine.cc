@@ -141,7 +141,8 @@ int mask_threads(const ThreadPool& pool) { return std::min(pool.threads(), 8); }
 
 class EngineImpl final : public TextEngine {
  public:
-  EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text)
+  EngineImpl(const EngineOptions& options, std::unique_ptr<ThreadPool> pool, LoadedModel loaded, TextEnds text,
+             const std::function<void(double)>& progress)
       : TextEngine(std::move(pool), std::move(loaded), std::move(text)),
         adapters_(loaded_, options.max_cpu_loras,
                   [this](std::shared_ptr<const Adapter> adapter) { inbox_.push(AdapterRead{std::move(adapter)}); }),
@@ -189,8 +190,13 @@ class EngineImpl final : public TextEngine {
       similarity_ = std::make_unique<HiddenSimilarity>(*loaded_.plan.device, rows, loaded_.plan.shape.hidden,
                                                        waits_ ? *pool_ : *mask_threads_);
     }
+    loaded_.plan.phases.end("engine");
     runner_.prepare();
     if (drafting_ != nullptr) drafting_->prepare();
+    loaded_.plan.phases.end("graphs");
+    loaded_.finish_weights(progress);
+    loaded_.plan.phases.end("rest of the weights");
+    log::debug("start: {}", loaded_.plan.phases.text());
     publish_gauges(0);
     thread_ = std::thread([this] { run(); });
   }
@@ -721,12 +727,13 @@ std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::fun
                                    if (!text && coming.wait_for(0s) == std::future_status::ready) text = coming.get();
                                    if (progress) progress(share);
                                  }};
-  LoadedModel loaded = load_model(options, *pool, events);
+  LoadedModel loaded = begin_loading(options, *pool, events);
   if (!text) text = coming.get();
   if (loaded.plan.task != Task::kGenerate) {
+    loaded.finish_weights(progress);
     return pooling_engine(options, std::move(pool), std::move(loaded), std::move(*text));
   }
-  return std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded), std::move(*text));
+  return std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded), std::move(*text), progress);
 }
 
 // What the file system or the kernel refuses is an Error like any other.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <limits>
@@ -474,6 +475,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   join_ranks(options, plan, std::move(communicator));
   plan.checkpoint = open_checkpoint(options.model, {.allow_bin = options.allow_bin});
   check_sizes(*plan.checkpoint);
+  plan.phases.end("files");
   plan.task = choose_task(options.task, *plan.checkpoint);
   if (plan.task == Task::kEmbed) {
     plan.embedding = read_embedding_files(*plan.checkpoint);
@@ -487,6 +489,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   const DeviceOfRank place = device_of_rank(*plan.backend, options.device, place_of(options, rank));
   plan.device = &plan.backend->open(place.ordinal);
   plan.queue = plan.device->make_queue(pool);
+  plan.phases.end("device");
   const bool host_accessible = plan.device->memory().host_accessible();
   if (ranks > 1 && !host_accessible && options.distributed_executor_backend == "mpi") {
     throw Error(ErrorCode::kUnsupportedModel,
@@ -634,6 +637,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
                      .states = nullptr,
                      .arena = nullptr};
   const LoadPlan& plan = loaded.plan;
+  loaded.plan.phases.end("plan");
   if (events.planned) events.planned(plan);
   Communicator* const ranks = plan.communicator.get();
   if (!options.packed_cache.empty()) {
@@ -651,10 +655,22 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   LoadContext context = context_for(options, plan, loaded.adapters.get(), /*dry=*/false);
   context.packed = loaded.packed;
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
-  if (events.progress) context.progress = [&](size_t done) { events.progress(static_cast<double>(done) / total); };
+  if (!plan.device->memory().host_accessible()) {
+    loaded.packer = std::make_unique<Packer>(*plan.queue);
+    context.packer = loaded.packer.get();
+  }
+  if (events.progress) {
+    context.progress = [&](size_t done) {
+      const size_t pending = loaded.packer != nullptr ? loaded.packer->pending() : 0;
+      events.progress(static_cast<double>(done - std::min(done, pending)) / total);
+    };
+  }
   loaded.balancer = make_balancer(options);
   context.balancer = loaded.balancer.get();
   loaded.model = build_model(plan, context, plan.max_model_len);
+  if (loaded.balancer != nullptr || ranks != nullptr) loaded.finish_weights(events.progress);
+  context.packer = nullptr;
+  loaded.plan.phases.end("layers");
   if (loaded.balancer != nullptr) loaded.balancer->start(context);
   plan.checkpoint->check_files();  // zeros in place of lost pages must not get into the packed file
   if (loaded.packed != nullptr) {
@@ -670,6 +686,7 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   loaded.arena = std::make_unique<Arena>(step_bytes(*loaded.model, context, plan.step_tokens, plan.logit_rows), memory);
   plan.queue->reserve_workspace(workspace_bytes(plan, context, plan.max_model_len));
   loaded.draft = load_draft(options, plan, *loaded.model, *loaded.kv);
+  loaded.plan.phases.end("caches");
   loaded.check_files();
   if (loaded.packed != nullptr) loaded.packed->start_check();
   for (const std::string& warning : plan.warnings) {
@@ -680,6 +697,18 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
 }
 
 }  // namespace
+
+void LoadedModel::finish_weights(const std::function<void(double)>& progress) {
+  if (packer == nullptr) return;
+  const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
+  constexpr auto kBetweenReports = std::chrono::milliseconds(100);
+  while (!packer->wait(std::chrono::steady_clock::now() + kBetweenReports)) {
+    if (progress) progress(1.0 - static_cast<double>(packer->pending()) / total);
+  }
+  log::debug("weights beside the start: {}", packer->describe());
+  packer.reset();
+  plan.checkpoint->check_files();
+}
 
 void LoadedModel::check_files() const {
   if (!any_file_damaged()) return;
@@ -698,6 +727,13 @@ bool LoadedModel::files_intact() const {
 
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events,
                        std::shared_ptr<Communicator> communicator) {
+  LoadedModel loaded = begin_loading(options, pool, events, std::move(communicator));
+  loaded.finish_weights(events.progress);
+  return loaded;
+}
+
+LoadedModel begin_loading(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events,
+                          std::shared_ptr<Communicator> communicator) {
   if (loads_replicas(options)) {
     log::info("--data-parallel-size {}: this command needs one replica only", options.data_parallel_size);
   }

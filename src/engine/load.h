@@ -10,11 +10,13 @@
 
 #include "base/thread_pool.h"
 #include "engine/memory_plan.h"
+#include "engine/phases.h"
 #include "engine/sentence_transformers.h"
 #include "formats/checkpoint.h"
 #include "lora/sites.h"
 #include "nn/attention/kv_cache.h"
 #include "nn/loading/packed_file.h"
+#include "nn/loading/packer.h"
 #include "nn/model.h"
 #include "parallel/communicator.h"
 #include "sluice/options.h"
@@ -67,6 +69,7 @@ struct LoadPlan {
   // Extra blocks and state slots for the rows that pad a captured step (engine/graph_runner.h).
   int spare() const { return backend->can.captures ? 1 : 0; }
   MemoryPlan memory;
+  Phases phases;                      // of the start so far
   std::vector<std::string> warnings;  // limits of this plan that are below what the model supports
 };
 
@@ -86,6 +89,11 @@ struct LoadedModel {
   std::unique_ptr<Arena> arena;
   std::unique_ptr<LoadedModel> draft{};        // see LoadPlan::draft
   std::shared_ptr<ExpertBalancer> balancer{};  // null: experts stay in order
+  std::unique_ptr<Packer> packer{};            // still packs the weights; null: finish_weights() was called
+
+  // Waits until all weights are in place. Calls progress() now and then, unless it is null, with the share that is.
+  // Throws Error if a weight or its file is damaged.
+  void finish_weights(const std::function<void(double)>& progress = {});
 
   // Throws Error(kCorruptFile) if a mapped file of weights became shorter or turned out to be damaged. What was
   // computed since the last call must not be used then. Costs next to nothing while all is well.
@@ -103,5 +111,9 @@ struct LoadEvents {
 // (engine/ranks.h), unless the caller is one of them and passes its communicator. Throws Error.
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events = {},
                        std::shared_ptr<Communicator> communicator = nullptr);
+// The same, but weights may still be on their way to the device. Steps can be captured, and finish_weights() must be
+// called before one is computed.
+LoadedModel begin_loading(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events = {},
+                          std::shared_ptr<Communicator> communicator = nullptr);
 
 }  // namespace sluice

@@ -140,6 +140,13 @@ void Checkpoint::check_files() const {
   for (const auto& file : mapped_) file->check();
 }
 
+bool Checkpoint::maps(const std::byte* data) const {
+  return std::ranges::any_of(mapped_, [&](const auto& file) {
+    const std::span<const std::byte> bytes = file->bytes();
+    return data >= bytes.data() && data < bytes.data() + bytes.size();
+  });
+}
+
 const MappedFile& Checkpoint::map_file(const std::string& path) {
   const MappedFile& file = *mapped_.emplace_back(std::make_unique<MappedFile>(path));
   sources_.push_back({file.bytes().size(), file.modified_ns()});

@@ -124,6 +124,7 @@ class Checkpoint {
   const std::vector<SourceFile>& files() const { return sources_; }
   // Throws Error(kCorruptFile) if a mapped file became shorter. What was computed from its tensors must not be used.
   void check_files() const;
+  bool maps(const std::byte* data) const;  // whether this is an address in a mapped file
 
  protected:
   const MappedFile& map_file(const std::string& path);  // maps a file of weights and adds it to files()

@@ -11,8 +11,10 @@
 #include <span>
 #include <utility>
 
+#include "nn/loading/packer.h"
 #include "ops/gated_matmul.h"
 #include "ops/lora_matmul.h"
+#include "ops/upload.h"
 #include "quant/groups.h"
 #include "sluice/error.h"
 
@@ -30,6 +32,16 @@ Tensor transpose(const Tensor& matrix, Buffer& memory) {
   return out;
 }
 
+namespace {
+
+// Does what reads `bytes` of weights now, or beside the constructors. `stay`: the weights are in a mapped file.
+void run(LoadContext& context, Packer::Job job, size_t bytes, bool stay) {
+  if (context.packer == nullptr) return job(context.queue);
+  context.packer->run(std::move(job), bytes, stay);
+}
+
+}  // namespace
+
 PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, int64_t inputs,
                            ops::InputRounding rounding) {
   const auto kernels = context.ops.matmul.find(dtype);
@@ -45,13 +57,16 @@ PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, i
   context.widest_matmul = std::max(context.widest_matmul, inputs);
   if (context.dry) return;
   file_ = context.packed;
-  if (file_ == nullptr) storage_ = Buffer(bytes, context.memory);
-  view_.data = file_ != nullptr ? file_->next(bytes) : storage_.data();
+  if (file_ == nullptr) storage_ = std::make_shared<const Buffer>(bytes, context.memory);
+  view_.data = file_ != nullptr ? file_->next(bytes) : storage_->data();
 }
 
 void PackedWeight::pack(LoadContext& context, int64_t row, const Tensor& matrix) {
   if (matrix.data == nullptr || !context.packs()) return;
-  context.ops.matmul.at(view_.dtype).pack(context.queue, view_, row, matrix);
+  const auto pack = context.ops.matmul.at(view_.dtype).pack;
+  run(
+      context, [=, into = view_, memory = storage_](ops::Queue& queue) { pack(queue, into, row, matrix); },
+      matrix.bytes(), context.checkpoint.maps(matrix.data));
 }
 
 void PackedWeight::clear(LoadContext& context, int64_t row, int64_t rows) {
@@ -459,7 +474,6 @@ namespace {
 
 // Copies rows of `from` on the host to `memory`, converted to the type of `to`.
 void copy_table(Memory& memory, const Tensor& to, const Tensor& from) {
-  if (from.dtype == to.dtype && from.dense()) return memory.copy(to.data, from.data, to.bytes());
   constexpr int64_t kRows = 256;  // rows at a time
   const auto columns = static_cast<size_t>(from.shape[1]), row_bytes = columns * to.dtype->block_bytes;
   std::vector<float> values(columns);
@@ -498,10 +512,13 @@ Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int6
   Tensor copy(nullptr, type, table_.shape);
   context.weight_bytes += copy.bytes();
   if (context.dry) return;
-  Buffer memory(copy.bytes(), context.memory);
-  copy.data = memory.data();
-  copy_table(context.memory, copy, table_);
-  memory_ = std::make_shared<Buffer>(std::move(memory));
+  memory_ = std::make_shared<Buffer>(copy.bytes(), context.memory);
+  copy.data = memory_->data();
+  const auto fill = [copy, from = table_, memory = memory_, &where = context.memory](ops::Queue& queue) {
+    if (from.dtype == copy.dtype && from.dense()) return ops::upload(queue, copy.data, from.data, copy.bytes());
+    copy_table(where, copy, from);
+  };
+  run(context, fill, table_.bytes(), context.checkpoint.maps(table_.data));
   table_ = copy;
 }
 

@@ -28,8 +28,8 @@ class PackedWeight {
   const ops::Weight& view() const { return view_; }
 
  private:
-  Buffer storage_;
-  std::shared_ptr<PackedFile> file_;  // the file that holds the matrix instead; may be null
+  std::shared_ptr<const Buffer> storage_;  // shared with the packer
+  std::shared_ptr<PackedFile> file_;       // the file that holds the matrix instead; may be null
   ops::Weight view_;
 };
 

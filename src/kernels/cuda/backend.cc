@@ -431,17 +431,26 @@ void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor&
         "rows from {} of {} into [{}, {}]", row, from.shape.str(), into.n, into.k);
   const auto columns = static_cast<size_t>(into.k), row_bytes = columns * Type.block_bytes;
   const size_t pitch = packed_bytes<Type>(1, into.k);
+  const size_t source_bytes =
+      static_cast<size_t>(from.row_stride) / from.dtype->block_size * static_cast<size_t>(from.dtype->block_bytes);
+  const bool as_they_are = from.dtype == &Type && from.dense();
   upload_rows(queue, into.data + static_cast<size_t>(row) * pitch, pitch, row_bytes, from.rows(),
-              [&](int64_t i, std::byte* to) {
-                const std::byte* source =
-                    from.data + i * from.row_stride / from.dtype->block_size * from.dtype->block_bytes;
-                if (from.dtype == &Type) {
-                  std::copy_n(source, row_bytes, to);
+              [&](int64_t begin, int64_t end, std::byte* to) {
+                const std::byte* source = from.data + static_cast<size_t>(begin) * source_bytes;
+                const auto count = static_cast<size_t>(end - begin);
+                if (as_they_are) {
+                  std::copy_n(source, count * row_bytes, to);
                   return;
                 }
-                std::vector<float> values(columns);
-                to_float(from.dtype, source, values.data(), columns);
-                from_float(&Type, values.data(), to, columns);
+                std::vector<float> values(from.dtype == &Type ? 0 : columns);
+                for (size_t i = 0; i < count; ++i, source += source_bytes, to += row_bytes) {
+                  if (from.dtype == &Type) {
+                    std::copy_n(source, row_bytes, to);
+                    continue;
+                  }
+                  to_float(from.dtype, source, values.data(), columns);
+                  from_float(&Type, values.data(), to, columns);
+                }
               });
 }
 

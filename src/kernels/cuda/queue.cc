@@ -8,8 +8,10 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/thread_pool.h"
 #include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/decode_kernel/builder.h"
+#include "kernels/cuda/upload.h"
 #include "sluice/error.h"
 
 namespace sluice::cuda {
@@ -65,10 +67,7 @@ Queue::~Queue() {
   try_make_current(launch_.device);
   end_work();
   peers_.clear();
-  for (const UploadBuffer& buffer : uploads_) {
-    cudaFreeHost(buffer.data);
-    if (buffer.copied != nullptr) cudaEventDestroy(buffer.copied);
-  }
+  uploads_.reset();
   cudaFree(launch_.workspace);
   cudaFree(staged_);
   cudaFreeHost(pinned_);
@@ -90,16 +89,9 @@ void Queue::run_after(ops::Queue& other, uint64_t event) {
   check_cuda(cudaStreamWaitEvent(launch_.stream, before.events_[event % before.events_.size()]), "waiting for a queue");
 }
 
-const Queue::UploadBuffer& Queue::next_upload_buffer() {
-  UploadBuffer& buffer = uploads_[upload_turn_++ % uploads_.size()];
-  if (buffer.data == nullptr) {
-    make_current(launch_.device);
-    check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&buffer.data), kUploadBytes, cudaHostAllocDefault),
-               "pinned memory");
-    check_cuda(cudaEventCreateWithFlags(&buffer.copied, cudaEventDisableTiming), "event");
-  }
-  check_cuda(cudaEventSynchronize(buffer.copied), "waiting for a copy");
-  return buffer;
+UploadSlots& Queue::upload_slots() {
+  if (uploads_ == nullptr) uploads_ = std::make_unique<UploadSlots>(launch_.device, threads().threads());
+  return *uploads_;
 }
 
 const int32_t* Queue::on_device(const Indices& indices) {

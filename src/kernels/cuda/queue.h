@@ -1,5 +1,5 @@
 // A queue of a GPU: one stream that runs all its work in order, the workspace for launches, events, and the pinned
-// buffers for uploading weights.
+// memory for uploading weights.
 #pragma once
 
 #include <array>
@@ -16,6 +16,7 @@
 namespace sluice::cuda {
 
 class DecodeKernelBuilder;
+class UploadSlots;
 
 class Queue final : public ops::Queue {
  public:
@@ -51,14 +52,7 @@ class Queue final : public ops::Queue {
   // Null unless there are two ranks.
   SumsBegun* sums_begun(Communicator& ranks) { return exchange(ranks).sums_begun(); }
 
-  // Returns one of two pinned buffers of kUploadBytes for uploading weights, in turn. Waits until the last copy from it
-  // is done.
-  static constexpr size_t kUploadBytes = size_t{32} << 20;
-  struct UploadBuffer {
-    std::byte* data = nullptr;
-    cudaEvent_t copied = nullptr;  // event after the last copy from `data`
-  };
-  const UploadBuffer& next_upload_buffer();
+  UploadSlots& upload_slots();  // pinned memory for uploading weights, allocated at the first call
 
  private:
   // Waits until query() no longer returns cudaErrorNotReady. Throws Error(kInternal) if a rank was lost meanwhile.
@@ -74,8 +68,7 @@ class Queue final : public ops::Queue {
   size_t pinned_at_ = 0;
   std::array<cudaEvent_t, 8> events_{};  // the latest ones, in turn
   uint64_t events_recorded_ = 0;
-  std::array<UploadBuffer, 2> uploads_{};
-  size_t upload_turn_ = 0;
+  std::unique_ptr<UploadSlots> uploads_;
   std::vector<std::unique_ptr<Peers>> peers_;
 };
 

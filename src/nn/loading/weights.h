@@ -21,6 +21,7 @@ namespace sluice {
 
 class ExpertBalancer;
 class LoraSites;
+class Packer;
 
 struct LoadContext {
   const Checkpoint& checkpoint;
@@ -42,6 +43,7 @@ struct LoadContext {
   std::function<void(size_t done_bytes)> progress{};  // called after each tensor; may be null
   std::shared_ptr<PackedFile> packed{};  // file for packed matrices, to write or already filled; null: pack into memory
 
+  Packer* packer = nullptr;            // packs beside the constructors; null: they pack with `queue`
   ExpertBalancer* balancer = nullptr;  // places the experts of layers that ranks divide by expert; null: in order
   LoraSites* lora = nullptr;  // layers register here where adapters may change them; null: the model has no adapters
 

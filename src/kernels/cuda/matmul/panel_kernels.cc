@@ -102,14 +102,13 @@ void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor&
     copy((before[edge] = std::vector<std::byte>(bytes)).data(), at(edge), bytes);
   }
   std::vector<float> row_scales(std::is_same_v<Codec, quant::Fp8> ? static_cast<size_t>(from.rows()) : 0);
-  upload_rows(queue, at(begin), bytes, bytes, end - begin, [&](int64_t i, std::byte* panel) {
-    const int64_t start = (begin + i) * kPanelOutputs;
-    if (const auto found = before.find(begin + i); found != before.end()) {
+  const auto pack_one = [&](int64_t at_panel, BlockRows& blocks, std::byte* panel) {
+    const int64_t start = at_panel * kPanelOutputs;
+    if (const auto found = before.find(at_panel); found != before.end()) {
       std::ranges::copy(found->second, panel);
     } else {
       std::fill_n(panel, bytes, std::byte{0});
     }
-    BlockRows blocks(from, into.dtype, k);
     Rows<Codec> rows{};
     for (int64_t r = std::max(row, start); r < std::min(last, start + kPanelOutputs); ++r) {
       const auto output = static_cast<int>(r - start);
@@ -117,10 +116,18 @@ void pack(ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor&
       if constexpr (std::is_same_v<Codec, quant::Fp8>) row_scales[static_cast<size_t>(r - row)] = rows[output]->scale;
     }
     pack_panel<Codec>(rows, k, panel);
+  };
+  upload_rows(queue, at(begin), bytes, bytes, end - begin, [&](int64_t first, int64_t stop, std::byte* panels) {
+    BlockRows blocks(from, into.dtype, k);
+    for (int64_t i = first; i < stop; ++i, panels += bytes) pack_one(begin + i, blocks, panels);
   });
   if (row_scales.empty()) return;
-  copy(into.data + fp8_panels_bytes(into.n, k) + row * int64_t{sizeof(float)}, row_scales.data(),
-       row_scales.size() * sizeof(float));
+  std::byte* const scales = into.data + fp8_panels_bytes(into.n, k) + row * int64_t{sizeof(float)};
+  upload_rows(queue, scales, sizeof(float), sizeof(float), from.rows(),
+              [&](int64_t first, int64_t stop, std::byte* to) {
+                std::copy_n(reinterpret_cast<const std::byte*>(row_scales.data() + first),
+                            static_cast<size_t>(stop - first) * sizeof(float), to);
+              });
 }
 
 // The fewest rows for which tiles are faster. It depends on whether few rows are multiplied as int8 (bytes.cuh) and on
