@@ -1,4 +1,4 @@
-// Matmuls of many rows by cuBLASLt. The library is opened when it is first needed. Where it is not installed the
+// Matmuls of many rows by cuBLASLt. The library is opened beside the load. Where it is not installed the
 // program still starts, and the streaming kernels take all rows.
 //
 // In cuBLAS's column-major terms, out^T [n, rows] = weight^T [n, k] * x^T [k, rows], with the weight's rows as columns.
@@ -10,11 +10,14 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <map>
+#include <thread>
 #include <tuple>
 
 #include "base/log.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul/panel_layout.h"
@@ -173,22 +176,19 @@ constexpr size_t kScratch = size_t{32} << 20;  // NVIDIA's recommendation for Ho
 }  // namespace
 
 // The state of cuBLASLt that a queue keeps. Launches write their pointers into the plans, so that no two queues may
-// share one. The library is opened when it is first needed.
+// share one. The library takes a quarter of a second to open, so a thread does that while the weights are loaded.
 class DenseLibrary {
  public:
-  DenseLibrary() = default;
+  explicit DenseLibrary(int device) : opening_([this, device] { open(device); }) {}
   ~DenseLibrary() {
+    opening_.join();
     if (handle_ != nullptr) lib_->destroy(handle_);
   }
   DenseLibrary(const DenseLibrary&) = delete;
   DenseLibrary& operator=(const DenseLibrary&) = delete;
 
   bool usable() {
-    if (!opened_) {
-      opened_ = true;
-      lib_ = functions();
-      if (lib_ != nullptr && lib_->create(&handle_) != CUBLAS_STATUS_SUCCESS) lib_ = nullptr;
-    }
+    opened_.wait(false, std::memory_order_acquire);
     return lib_ != nullptr;
   }
   // The plan of a problem, made once; null where there is none. Only where it is usable().
@@ -201,13 +201,37 @@ class DenseLibrary {
   cublasLtHandle_t handle() const { return handle_; }
 
  private:
-  bool opened_ = false;
+  void open(int device) noexcept {
+    try_make_current(device);
+    const Library* lib = functions();
+    if (lib != nullptr && lib->create(&handle_) == CUBLAS_STATUS_SUCCESS) {
+      lib_ = lib;
+      // The first choice of a kernel reads the library's tables.
+      plan_of({.type = &kBFloat16,
+               .out_type = &kFloat32,
+               .n = 1024,
+               .rows = 64,
+               .k = 1024,
+               .weight_stride = 1024,
+               .x_stride = 1024,
+               .out_stride = 1024});
+    }
+    opened_.store(true, std::memory_order_release);
+    opened_.notify_all();
+  }
+
+  std::atomic<bool> opened_ = false;
   const Library* lib_ = nullptr;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Problem, Plan> plans_;
+  std::thread opening_;
 };
 
-std::shared_ptr<DenseLibrary> make_dense_library() { return std::make_shared<DenseLibrary>(); }
+std::shared_ptr<DenseLibrary> make_dense_library() {
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "device");
+  return std::make_shared<DenseLibrary>(device);
+}
 
 namespace {
 
