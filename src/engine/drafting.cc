@@ -30,6 +30,8 @@ void Drafting::prepare() {
   if (draft_runner_ != nullptr) draft_runner_->prepare();
 }
 
+bool Drafting::prepare_more() { return draft_runner_ != nullptr && draft_runner_->prepare_more(); }
+
 DraftSource Drafting::source() {
   return [this](const Sequence& sequence, int most, std::vector<TokenId>& draft) {
     drafter_->begin(sequence.tokens, most, draft);

@@ -16,8 +16,9 @@ class Drafting {
   // The model's plan has drafts. `runner` runs the model.
   Drafting(LoadedModel& loaded, Runner& runner);
 
-  // Captures graphs of decode steps; see Runner::prepare.
+  // Capture graphs of decode steps; see Runner.
   void prepare();
+  bool prepare_more();
   // For SchedulerOptions::draft.
   DraftSource source();
   // Completes the drafts of a step that the scheduler made, before the model runs it. `sampled`: see Runner::run.

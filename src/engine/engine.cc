@@ -279,6 +279,7 @@ class EngineImpl final : public TextEngine {
     Health h;
     h.running = running_.load(std::memory_order_relaxed);
     h.waiting = scheduler_.queue_limit().sequences();
+    h.preparing = preparing_.load(std::memory_order_relaxed);
     if (busy_.load(std::memory_order_acquire)) {
       const Clock::time_point last{Clock::duration{progress_.load(std::memory_order_acquire)}};
       h.seconds_since_step = std::chrono::duration<double>(Clock::now() - last).count();
@@ -387,8 +388,13 @@ class EngineImpl final : public TextEngine {
   void run() {
     try {
       while (!inbox_.closed()) {
-        const bool idle = apply(scheduler_.idle() || waits_for_rows_);
-        if (!idle) step();
+        const bool rests = scheduler_.idle() && !preparing_.load(std::memory_order_relaxed);
+        const bool idle = apply(rests || waits_for_rows_);
+        if (!idle) {
+          step();
+        } else if (preparing_.load(std::memory_order_relaxed)) {
+          preparing_.store(runner_.prepare_more() || (drafting_ != nullptr && drafting_->prepare_more()));
+        }
       }
       if (in_flight_) commit_in_flight();
       shut_down();
@@ -691,7 +697,7 @@ class EngineImpl final : public TextEngine {
   AdapterUse adapter_use_;
   const std::chrono::seconds session_ttl_;
   std::atomic<RequestId> next_id_{1};
-  std::atomic<bool> draining_{false}, dead_{false}, busy_{false};
+  std::atomic<bool> draining_{false}, dead_{false}, busy_{false}, preparing_{true};
   std::atomic<int> running_{0};
   std::atomic<Clock::rep> progress_{0};
   std::unique_ptr<TextVectors> vectors_;  // null: no vectors

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <iterator>
+#include <span>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -15,6 +17,7 @@ namespace sluice {
 namespace {
 
 constexpr int kFewestBlocks = 16;  // smallest Size::blocks
+constexpr int kFirstRows = 64;     // most rows of the steps that are captured before the first request
 
 int whole(int n, int step) { return (n + step - 1) / step * step; }
 
@@ -95,17 +98,36 @@ GraphRunner::Size GraphRunner::size_for(int sequences, int rows, int blocks, boo
 
 void GraphRunner::prepare() {
   if (!usable()) return;
-  const auto begin = std::chrono::steady_clock::now();
-  Memory& memory = loaded_.plan.device->memory();
-  const size_t free = memory.available();
+  free_before_ = loaded_.plan.device->memory().available();
+  std::vector<Size> all;
   for (const int rows : std::set<int>{1, most_rows()}) {
-    for (int n = 1; n <= most_sequences(rows); n = size_for(n, rows, 1, false).sequences + 1) {
-      step(size_for(n, rows, 1, false));
-    }
+    for (int n = 1; n <= most_sequences(rows); n = all.back().sequences + 1) all.push_back(size_for(n, rows, 1, false));
   }
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-  log::info("{} sizes of decode steps captured as graphs in {:.0f} ms, {} of device memory", steps_.size(),
-            took.count(), format_bytes(free - std::min(free, memory.available())));
+  const auto larger = std::stable_partition(all.begin(), all.end(),
+                                            [](const Size& size) { return size.sequences * size.rows <= kFirstRows; });
+  later_.assign(std::make_reverse_iterator(all.end()), std::make_reverse_iterator(larger));
+  for (const Size& size : std::span(all.begin(), larger)) prepare(size);
+  if (!has_more()) report();
+}
+
+void GraphRunner::prepare_more() {
+  const Size size = later_.back();
+  later_.pop_back();
+  prepare(size);
+  if (!has_more()) report();
+}
+
+void GraphRunner::report() const {
+  const size_t free = loaded_.plan.device->memory().available();
+  log::info("{} sizes of decode steps captured as graphs in {:.0f} ms, {} of device memory", prepared_,
+            prepared_in_.count(), format_bytes(free_before_ - std::min(free_before_, free)));
+}
+
+void GraphRunner::prepare(Size size) {
+  const auto begin = std::chrono::steady_clock::now();
+  step(size);
+  ++prepared_;
+  prepared_in_ += std::chrono::steady_clock::now() - begin;
 }
 
 // Pads the batch to `size.sequences` sequences and writes it where the graph of that size reads its inputs.

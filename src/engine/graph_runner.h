@@ -8,10 +8,12 @@
 // small matrices need the host in every step, so that no graph is used while one of them has a slot.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "engine/step_inputs.h"
 
@@ -21,9 +23,12 @@ class GraphRunner {
  public:
   GraphRunner(LoadedModel& loaded, ops::Ctx& context, StepInputs& inputs);
 
-  // Captures the graphs for every number of short sequences, without drafts and with the longest ones. Graphs for
+  // Captures the graphs for small numbers of short sequences, without drafts and with the longest ones. Graphs for
   // longer sequences and other drafts are captured on first use.
   void prepare();
+  // Whether there are larger numbers of sequences to capture, on first use or now: prepare_more() takes the next one.
+  bool has_more() const { return !later_.empty(); }
+  void prepare_more();
   // Returns whether forward() can run the batch: a decode step that samples every row, on a backend and model that can
   // be captured. It wants hidden states exactly if layers continue the model.
   bool takes(const Batch& batch) const;
@@ -45,6 +50,8 @@ class GraphRunner {
   };
 
   bool usable() const;
+  void prepare(Size size);
+  void report() const;
   int most_rows() const;               // of a sequence
   int most_sequences(int rows) const;  // of one step
   Size size_for(int sequences, int rows, int blocks, bool adapters) const;
@@ -58,6 +65,10 @@ class GraphRunner {
   ops::Ctx& context_;
   StepInputs& inputs_;
   std::map<Size, Step> steps_;
+  std::vector<Size> later_;  // to be prepared, the next one last
+  int prepared_ = 0;
+  std::chrono::duration<double, std::milli> prepared_in_{};
+  size_t free_before_ = 0;  // bytes of the device's memory
   std::set<Size> warm_;     // for which a step has run without capture, with any number of blocks (0)
   int changed_layers_ = 0;  // those that adapters had changed when the steps with adapters were captured
 };

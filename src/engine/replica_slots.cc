@@ -136,6 +136,7 @@ Health ReplicaSlots::health() const {
     }
     all.failed = false;
     all.alive &= one.alive;
+    all.preparing |= one.preparing;
     all.seconds_since_step = std::max(all.seconds_since_step, one.seconds_since_step);
     all.errors_in_a_row = std::max(all.errors_in_a_row, one.errors_in_a_row);
   }

@@ -59,6 +59,13 @@ void Runner::prepare() {
   graph_runner_.prepare();
 }
 
+bool Runner::prepare_more() {
+  if (!graph_runner_.has_more()) return false;
+  if (loaded_.plan.communicator != nullptr) tell(Message::kPrepareMore, {});
+  graph_runner_.prepare_more();
+  return true;
+}
+
 void Runner::tell_about_adapters(std::vector<std::byte> message) {
   if (!message.empty()) tell(Message::kAdapter, std::move(message));
 }
@@ -109,6 +116,7 @@ void Runner::follow_step(Message about, std::span<const std::byte> message) {
   if (about == Message::kBatch) run_here(from_message(message), {});
   if (about == Message::kCopies) copy(from_message(message));
   if (about == Message::kPrepare) graph_runner_.prepare();
+  if (about == Message::kPrepareMore) graph_runner_.prepare_more();
 }
 
 std::optional<ExpertBalance> Runner::expert_balance() const {

@@ -43,15 +43,17 @@ class Runner {
   void follow(const std::function<std::unique_ptr<RankRows>()>& make_rows = {});
   // Like run(), but returns the logits, or the vectors of another task, in host memory.
   Tensor forward(const Batch& batch) { return to_host(run(batch).of_task(loaded_.plan.task)); }
-  // Captures the graphs of decode steps, if the backend can. Call it once before many decode steps.
+  // Captures the graphs of decode steps of few sequences, if the backend can. Call it once before many decode steps.
   void prepare();
+  // Captures the next larger graph, unless there is none: then it returns false.
+  bool prepare_more();
   ops::Ctx& context() { return context_; }
   std::optional<ExpertBalance> expert_balance() const;  // nullopt: experts are not balanced
 
  private:
   // What a message from rank 0 is about: its last byte, with kOfDraftModel if that is what the message is for. The
   // empty message ends the other ranks.
-  enum class Message : uint8_t { kBatch, kCopies, kPrepare, kAdapter, kRows };
+  enum class Message : uint8_t { kBatch, kCopies, kPrepare, kPrepareMore, kAdapter, kRows };
   static constexpr uint8_t kOfDraftModel = 0x80;
   void tell(Message about, std::vector<std::byte> message);
   void follow_step(Message about, std::span<const std::byte> message);

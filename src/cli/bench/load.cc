@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "cli/bench/bench.h"
 #include "cli/load_engine.h"
@@ -198,10 +199,15 @@ std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine,
   return requests;
 }
 
+// Waits for what a server would do before its first requests.
 std::unique_ptr<Engine> load_engine(LoadArguments& a, int requests) {
   make_local(a.engine);
   a.engine.max_num_queued_reqs = std::max(a.engine.max_num_queued_reqs, requests);
-  return load_engine(a.engine);
+  std::unique_ptr<Engine> engine = load_engine(a.engine);
+  for (Health h = engine->health(); h.preparing && !h.failed; h = engine->health()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return engine;
 }
 
 Json describe(const LoadArguments& a, const Engine& engine) {
