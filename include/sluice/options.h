@@ -19,7 +19,8 @@ struct EngineOptions {
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
   bool enable_auto_tool_choice = true;  // vLLM's flag: the model decides whether it calls a tool
-  // Folder for files of packed weights. Later starts map them instead of packing again. Empty: none. CPU only.
+  // Folder for files of packed weights. Later starts map them, or copy them to the device, instead of packing again.
+  // Empty: none.
   std::string packed_cache{};
   // When the checksums of such a file are compared: load, background (after the start), off; auto: at load if the file
   // fits in memory and is read anyway, else in the background.
@@ -167,7 +168,7 @@ void visit(V&& v, EngineOptions& o) {
     "let the model decide whether it calls a tool; always on, vLLM's flag is accepted");
   v("allow-bin", o.allow_bin, "allow weights in torch.save files (.bin, .pt, .pth); no code in them is executed");
   v("packed-cache", o.packed_cache,
-    "folder for packed weights; later starts map them, and they may exceed memory (CPU only)");
+    "folder for packed weights; later starts map them, and they may exceed memory, or copy them to the device");
   v("packed-cache-check", o.packed_cache_check,
     "when all bytes of packed weights are checked: before serving, while serving, or never (auto: before serving if "
     "they "

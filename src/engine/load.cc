@@ -345,10 +345,11 @@ bool fp8_activations(const EngineOptions& options, const Checkpoint& checkpoint)
   return asked == "fp8" || (asked == "auto" && (checkpoint.fp8_activations || options.quantization == "fp8"));
 }
 
-// Adds the memory plan's rows for the weights. Pages of a packed file are not counted as used memory.
+// Adds the memory plan's rows for the weights. Pages of a packed file are not counted as used memory on the host.
 void plan_weights(const EngineOptions& options, LoadPlan& plan) {
   const std::string what = fmt::format("{} parameters as {}", plan.parameters, plan.weight_type()->name);
-  if (options.packed_cache.empty()) return plan.memory.rows.push_back({"weights", plan.weight_bytes, what});
+  const bool copied = !plan.device->memory().host_accessible();
+  if (options.packed_cache.empty() || copied) return plan.memory.rows.push_back({"weights", plan.weight_bytes, what});
   plan.memory.rows.push_back({"packed weights", plan.packed_bytes(),
                               fmt::format("{}, pages of a file in {}: not counted", what, options.packed_cache), true});
   plan.memory.rows.push_back({"other weights", plan.weight_bytes - plan.packed_bytes(), "vectors and tables"});
@@ -497,9 +498,10 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
                             "each other's memory (expected local, or a backend of CPUs such as cpu-avx512)",
                             plan.backend->name));
   }
-  if (!host_accessible && !options.packed_cache.empty()) {
+  if (ranks > 1 && !host_accessible && !options.packed_cache.empty()) {
     throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("--packed-cache needs a backend with weights in host memory, not {}", plan.backend->name));
+                fmt::format("--packed-cache with several ranks needs a backend with weights in host memory, not {}",
+                            plan.backend->name));
   }
   if (options.max_num_seqs == 0) options.max_num_seqs = host_accessible ? 256 : 512;
   plan.block_size = options.block_size * options.decode_context_parallel_size;
@@ -644,18 +646,19 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
     on_all_ranks(ranks, [&] { loaded.packed = open_packed_file(options, plan, pool); });
   }
   const bool packs = loaded.packed == nullptr || !loaded.packed->filled();
+  const bool on_host = plan.device->memory().host_accessible();
   if (packs) {
     if (ranks_of(options) == 1) plan.checkpoint->read_ahead();  // a rank does not need all of it
   } else {
-    log::info("{}: mapping packed weights", loaded.packed->path());
+    log::info("{}: {} packed weights", loaded.packed->path(), on_host ? "mapping" : "reading");
     const bool was_read = packed_file_check(options, plan) == PackedFileCheck::kOnLoad;
-    if (!was_read && fits_in_memory(plan)) loaded.packed->read_ahead(pool);
+    if (!was_read && on_host && fits_in_memory(plan)) loaded.packed->read_ahead(pool);
   }
   loaded.adapters = make_sites(plan, /*dry=*/false);
   LoadContext context = context_for(options, plan, loaded.adapters.get(), /*dry=*/false);
   context.packed = loaded.packed;
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
-  if (!plan.device->memory().host_accessible()) {
+  if (!on_host) {
     loaded.packer = std::make_unique<Packer>(*plan.queue);
     context.packer = loaded.packer.get();
   }
@@ -668,14 +671,15 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   loaded.balancer = make_balancer(options);
   context.balancer = loaded.balancer.get();
   loaded.model = build_model(plan, context, plan.max_model_len);
+  loaded.for_file = std::move(context.for_file);
   if (loaded.balancer != nullptr || ranks != nullptr) loaded.finish_weights(events.progress);
   context.packer = nullptr;
   loaded.plan.phases.end("layers");
   if (loaded.balancer != nullptr) loaded.balancer->start(context);
   plan.checkpoint->check_files();  // zeros in place of lost pages must not get into the packed file
-  if (loaded.packed != nullptr) {
+  if (loaded.packed != nullptr && on_host) {
     on_all_ranks(ranks, [&] {
-      if (packs) loaded.packed->finish();
+      if (packs) loaded.packed->finish(&pool);
     });
   }
   Memory& memory = plan.device->memory();
@@ -708,6 +712,13 @@ void LoadedModel::finish_weights(const std::function<void(double)>& progress) {
   log::debug("weights beside the start: {}", packer->describe());
   packer.reset();
   plan.checkpoint->check_files();
+  if (packed == nullptr) return;
+  if (packed->filled()) {
+    packed->check();
+    packed.reset();  // the weights are on the device
+  } else {
+    writer = std::make_unique<PackedWriter>(std::move(packed), std::move(for_file), plan.device->memory());
+  }
 }
 
 void LoadedModel::check_files() const {

@@ -16,6 +16,7 @@
 #include "lora/sites.h"
 #include "nn/attention/kv_cache.h"
 #include "nn/loading/packed_file.h"
+#include "nn/loading/packed_writer.h"
 #include "nn/loading/packer.h"
 #include "nn/model.h"
 #include "parallel/communicator.h"
@@ -81,15 +82,17 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool,
 
 struct LoadedModel {
   LoadPlan plan;
-  std::shared_ptr<PackedFile> packed;   // file of packed weights; null: the weights are in memory
+  std::shared_ptr<PackedFile> packed;   // file of packed weights that are used; null: the weights are in memory
   std::unique_ptr<LoraSites> adapters;  // where adapters change the model; null: there is no room for any
   std::unique_ptr<Model> model;
   std::unique_ptr<KvCache> kv;
   std::unique_ptr<StateCache> states;
   std::unique_ptr<Arena> arena;
-  std::unique_ptr<LoadedModel> draft{};        // see LoadPlan::draft
-  std::shared_ptr<ExpertBalancer> balancer{};  // null: experts stay in order
-  std::unique_ptr<Packer> packer{};            // still packs the weights; null: finish_weights() was called
+  std::unique_ptr<LoadedModel> draft{};                   // see LoadPlan::draft
+  std::shared_ptr<ExpertBalancer> balancer{};             // null: experts stay in order
+  std::unique_ptr<Packer> packer{};                       // still packs the weights; null: finish_weights() was called
+  std::vector<std::shared_ptr<const Buffer>> for_file{};  // weights on a device that `packed` is to hold
+  std::unique_ptr<PackedWriter> writer{};                 // writes them; null: there is nothing to write
 
   // Waits until all weights are in place. Calls progress() now and then, unless it is null, with the share that is.
   // Throws Error if a weight or its file is damaged.
@@ -106,8 +109,8 @@ struct LoadEvents {
   std::function<void(const LoadPlan&)> planned{};  // called before the weights are read, to start concurrent work
   std::function<void(double)> progress{};          // called now and then with the share that is done, from 0 to 1
 };
-// Loads the model: reads and packs the weights, or maps weights that were packed before (--packed-cache). Logs the
-// plan's warnings. With --tensor-parallel-size or --pipeline-parallel-size it starts the other ranks first
+// Loads the model: reads and packs the weights, or maps or copies weights that were packed before (--packed-cache).
+// Logs the plan's warnings. With --tensor-parallel-size or --pipeline-parallel-size it starts the other ranks first
 // (engine/ranks.h), unless the caller is one of them and passes its communicator. Throws Error.
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events = {},
                        std::shared_ptr<Communicator> communicator = nullptr);

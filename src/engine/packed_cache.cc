@@ -34,17 +34,21 @@ std::shared_ptr<PackedFile> open_packed_file(const EngineOptions& options, const
                                                      .program = build_id(),
                                                      .sizes = plan.packed_sizes,
                                                      .check = packed_file_check(options, plan),
-                                                     .pool = &pool});
+                                                     .pool = &pool,
+                                                     .from_device = !plan.device->memory().host_accessible()});
 }
 
 bool fits_in_memory(const LoadPlan& plan) { return plan.packed_bytes() <= plan.memory.available_bytes / 4 * 3; }
 
 PackedFileCheck packed_file_check(const EngineOptions& options, const LoadPlan& plan) {
   const std::string& value = options.packed_cache_check;
-  if (value == "load") return PackedFileCheck::kOnLoad;
+  // A device has no background check, since all of the file is read at once. A plan for the check of options has none.
+  const bool copied = plan.device != nullptr && !plan.device->memory().host_accessible();
+  if (value == "load" || (value == "background" && copied)) return PackedFileCheck::kOnLoad;
   if (value == "background") return PackedFileCheck::kInBackground;
   if (value == "off") return PackedFileCheck::kOff;
-  if (value == "auto") return fits_in_memory(plan) ? PackedFileCheck::kOnLoad : PackedFileCheck::kInBackground;
+  if (value == "auto")
+    return fits_in_memory(plan) || copied ? PackedFileCheck::kOnLoad : PackedFileCheck::kInBackground;
   throw Error(
       ErrorCode::kInvalidRequest,
       fmt::format("--packed-cache-check: unknown value '{}' (expected one of: auto, load, background, off)", value));

@@ -56,9 +56,22 @@ PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, i
   context.packed_layout += fmt::format("{} {} x {}: {}\n", dtype->name, outputs, inputs, bytes);
   context.widest_matmul = std::max(context.widest_matmul, inputs);
   if (context.dry) return;
-  file_ = context.packed;
-  if (file_ == nullptr) storage_ = std::make_shared<const Buffer>(bytes, context.memory);
-  view_.data = file_ != nullptr ? file_->next(bytes) : storage_->data();
+  if (context.packed != nullptr && context.memory.host_accessible()) {
+    file_ = context.packed;
+    view_.data = file_->next(bytes);
+    return;
+  }
+  storage_ = std::make_shared<const Buffer>(bytes, context.memory);
+  view_.data = storage_->data();
+  if (context.packed == nullptr) return;
+  if (context.packed->filled()) {
+    const auto copy = [=, to = storage_, from = context.packed->next(bytes)](ops::Queue& queue) {
+      ops::upload(queue, to->data(), from, bytes);
+    };
+    run(context, copy, bytes, /*stay=*/true);
+  } else {
+    context.for_file.push_back(storage_);
+  }
 }
 
 void PackedWeight::pack(LoadContext& context, int64_t row, const Tensor& matrix) {

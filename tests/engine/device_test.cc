@@ -1,12 +1,19 @@
 // The engine on a simulated device that uses the host's kernels. The host may not access its memory, and copies arrive
 // only when the host waits. Steps start before the previous step's tokens are known; results must not change.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <deque>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "base/registry.h"
 #include "engine/collect.h"
@@ -333,6 +340,124 @@ TEST(EngineOnADevice, StopsAndCancelsReachStepsInFlight) {
   const size_t at = collector.submit(endless);
   collector.wait_tokens(at, 3);
   // The destructor ends running requests.
+}
+
+namespace fs = std::filesystem;
+
+class PackedWeightsOnADevice : public ::testing::Test {
+ protected:
+  EngineOptions with_file(const std::string& folder) const {
+    EngineOptions o = options(true);
+    o.quantization = "q8_0";
+    o.packed_cache = folder;
+    return o;
+  }
+  std::vector<fs::path> files() const {
+    std::vector<fs::path> out;
+    if (!fs::exists(cache_)) return out;
+    for (const auto& entry : fs::directory_iterator(cache_)) out.push_back(entry.path());
+    return out;
+  }
+  // Waits until the engine's thread has written its file; returns its path.
+  fs::path written() const {
+    for (int i = 0; i < 3000; ++i) {
+      const std::vector<fs::path> all = files();
+      if (all.size() == 1 && all[0].extension() == ".packed") return all[0];
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << "no file was written";
+    return {};
+  }
+  static Choice answer(const Engine& engine_of_prompt, Engine& engine) {
+    Request request = question(engine_of_prompt, "Tell me about a boat.", 40);
+    request.sampling.logprobs = 0;
+    return run_alone(engine, request);
+  }
+  // Loads the model and compares its answer with that of weights in memory, bit by bit.
+  void expect_same_bits(const EngineOptions& given) {
+    const auto engine = Engine::load(given);
+    const Choice got = answer(*engine, *engine);
+    EXPECT_EQ(got.tokens, expected_.tokens);
+    ASSERT_EQ(got.logprobs.size(), expected_.logprobs.size());
+    for (size_t i = 0; i < got.logprobs.size(); ++i) {
+      EXPECT_EQ(got.logprobs[i].token.logprob, expected_.logprobs[i].token.logprob) << i;
+    }
+    if (given.packed_cache == cache_) written();
+  }
+  std::string log_of(const EngineOptions& given) {
+    ::testing::internal::CaptureStderr();
+    expect_same_bits(given);
+    return ::testing::internal::GetCapturedStderr();
+  }
+  void SetUp() override {
+    const auto engine = Engine::load(with_file(""));
+    expected_ = answer(*engine, *engine);
+  }
+
+  const TempFolder parent_;
+  const std::string cache_ = parent_ / "cache";
+  Choice expected_;
+};
+
+TEST_F(PackedWeightsOnADevice, AreReadFromTheFileOfTheFirstStart) {
+  expect_same_bits(with_file(cache_));
+  const fs::path file = written();
+  const auto time = fs::last_write_time(file);
+  EXPECT_NE(log_of(with_file(cache_)).find("reading packed weights"), std::string::npos);
+  EXPECT_EQ(fs::last_write_time(written()), time) << "packed again";
+  EngineOptions other = with_file(cache_);
+  other.quantization = "q4_0";
+  Engine::load(other).reset();
+  EXPECT_EQ(fs::last_write_time(file), time);
+}
+
+TEST_F(PackedWeightsOnADevice, ADamagedFileIsWrittenAgain) {
+  expect_same_bits(with_file(cache_));
+  const fs::path file = written();
+  const auto damage = [&](auto&& change) {
+    change();
+    const std::string log = log_of(with_file(cache_));
+    EXPECT_NE(log.find("the weights are packed again"), std::string::npos) << log;
+    EXPECT_EQ(log_of(with_file(cache_)).find("packed again"), std::string::npos);
+  };
+  damage([&] { fs::resize_file(file, fs::file_size(file) - 5000); });
+  damage([&] {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    const auto middle = static_cast<std::streamoff>(fs::file_size(file) / 2);
+    stream.seekg(middle);
+    const auto byte = static_cast<char>(stream.get() ^ 1);
+    stream.seekp(middle);
+    stream.put(byte);
+  });
+}
+
+TEST_F(PackedWeightsOnADevice, AFolderThatCannotBeIsNoObstacle) {
+  const std::string log = log_of(with_file("/dev/null/packed"));
+  EXPECT_NE(log.find("--packed-cache: /dev/null/packed"), std::string::npos) << log;
+}
+
+TEST_F(PackedWeightsOnADevice, AFileThatAnotherProcessWritesIsNotWaitedFor) {
+  expect_same_bits(with_file(cache_));
+  const std::string unfinished = written().string() + ".unfinished";
+  fs::remove(written());
+  const int fd = ::open(unfinished.c_str(), O_RDWR | O_CREAT, 0644);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+  EngineOptions given = with_file(cache_);
+  ::testing::internal::CaptureStderr();
+  const auto engine = Engine::load(given);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("another process is writing the file"), std::string::npos) << log;
+  EXPECT_EQ(answer(*engine, *engine).tokens, expected_.tokens);
+  ::close(fd);
+}
+
+TEST_F(PackedWeightsOnADevice, AnUnloadedModelLeavesAWholeFileOrNone) {
+  for (int i = 0; i < 5; ++i) {
+    Engine::load(with_file(cache_)).reset();
+    for (const fs::path& file : files()) EXPECT_EQ(file.extension(), ".packed");
+    expect_same_bits(with_file(cache_));
+    fs::remove(written());
+  }
 }
 
 }  // namespace

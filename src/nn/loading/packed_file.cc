@@ -161,10 +161,10 @@ std::span<uint32_t> PackedFile::checksums() const {
   return {reinterpret_cast<uint32_t*>(mapping_.data() + kPage), blocks_};
 }
 
-// Calls body(weight, index, block) for all blocks, on the threads of the pool if there is one. The pages of a block are
+// Calls body(weight, index, block) for all blocks, on the threads of a pool if there is one. The pages of a block are
 // read from the disk at once. The threads of each part of the pool take that part's share of every weight.
 template <class F>
-void PackedFile::for_each_block(F&& body) const {
+void PackedFile::for_each_block(ThreadPool* pool, F&& body) const {
   size_t first = 0;  // index of the weight's first block
   for (size_t i = 0; i < offsets_.size(); ++i) {
     const std::span<std::byte> weight(mapping_.data() + offsets_[i], spec_.sizes[i]);
@@ -174,8 +174,8 @@ void PackedFile::for_each_block(F&& body) const {
         body(i, first + k, weight.subspan(k * kBlock, std::min(kBlock, weight.size() - k * kBlock)));
       }
     };
-    if (spec_.pool != nullptr && count > 1) {
-      spec_.pool->parallel_for(static_cast<int64_t>(count), 1, part);
+    if (pool != nullptr && count > 1) {
+      pool->parallel_for(static_cast<int64_t>(count), 1, part);
     } else {
       part(0, static_cast<int64_t>(count));
     }
@@ -188,7 +188,7 @@ std::optional<size_t> PackedFile::damaged_weight() const {
   constexpr size_t kNone = std::numeric_limits<size_t>::max();
   std::atomic<size_t> found{kNone};
   const std::span<const uint32_t> expected = checksums();
-  for_each_block([&](size_t weight, size_t index, std::span<std::byte> block) {
+  for_each_block(spec_.pool, [&](size_t weight, size_t index, std::span<std::byte> block) {
     if (found.load(std::memory_order_relaxed) < weight) return;
     read_pages(block);
     if (checksum(block) != expected[index]) found.store(weight);
@@ -222,7 +222,7 @@ void PackedFile::check() const {
   if (damaged_.load()) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the file's weights are damaged", path_));
 }
 
-// Locks the unfinished file and allocates its full size. Returns without the lock if another process finishes the file
+// Locks the unfinished file and gives it its room. Returns without the lock if another process finishes the file
 // meanwhile.
 void PackedFile::begin() {
   std::error_code problem;
@@ -235,6 +235,7 @@ void PackedFile::begin() {
     if (file.get() < 0) fail("cannot create the file", errno);
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) fail("cannot lock the file", errno);
+      if (spec_.from_device) fail("another process is writing the file", 0);
       log::info("{}: waiting for another process, which is packing these weights", path_);
       while (::flock(file.get(), LOCK_EX) != 0) {
         if (errno != EINTR) fail("cannot lock the file", errno);
@@ -247,18 +248,23 @@ void PackedFile::begin() {
   try {
     if (map()) return discard();  // finished since the last look
     if (!refused_.empty()) log::warning("{} {}; the weights are packed again", path_, refused_);
-    // Allocate all blocks now. Writing to a mapped page without disk space would kill the process.
-    if (::ftruncate(fd_, 0) != 0) fail("cannot write the file", errno);
-    if (const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes_)); error != 0) {
-      fail(fmt::format("the disk has no room for {} MiB", bytes_ >> 20), error);
-    }
-    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-    if (mapped == MAP_FAILED) fail("mmap", errno);
-    mapping_ = FileMapping({static_cast<std::byte*>(mapped), bytes_}, PROT_READ | PROT_WRITE, path_);
+    if (!spec_.from_device) reserve();
   } catch (...) {
     discard();
     throw;
   }
+}
+
+// Allocates all blocks, because to write to a mapped page without disk space would kill the process. A file system in
+// memory takes a second for 8 GiB.
+void PackedFile::reserve() {
+  if (::ftruncate(fd_, 0) != 0) fail("cannot write the file", errno);
+  if (const int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes_)); error != 0) {
+    fail(fmt::format("the disk has no room for {} MiB", bytes_ >> 20), error);
+  }
+  void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (mapped == MAP_FAILED) fail("mmap", errno);
+  mapping_ = FileMapping({static_cast<std::byte*>(mapped), bytes_}, PROT_READ | PROT_WRITE, path_);
 }
 
 // Deletes the unfinished file, if there is one.
@@ -278,7 +284,12 @@ std::byte* PackedFile::next(size_t bytes) {
   return mapping_.data() + offsets_[next_++];
 }
 
-void PackedFile::finish() {
+void PackedFile::write_out(std::span<const std::byte> part) const {
+  constexpr unsigned kWhole = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  ::sync_file_range(fd_, part.data() - mapping_.data(), static_cast<off_t>(part.size()), kWhole);
+}
+
+void PackedFile::finish(ThreadPool* pool) {
   CHECK(!filled_ && next_ == offsets_.size(), "packed {} of {} weights", next_, offsets_.size());
   const auto start = std::chrono::steady_clock::now();
   Header header{};
@@ -289,7 +300,7 @@ void PackedFile::finish() {
   header.contents = sha256(spec_.contents);
   header.program = sha256(spec_.program);
   for_each_block(
-      [sums = checksums()](size_t, size_t index, std::span<std::byte> block) { sums[index] = checksum(block); });
+      pool, [sums = checksums()](size_t, size_t index, std::span<std::byte> block) { sums[index] = checksum(block); });
   header.checksums = hash_of(checksums());
   header.hash = hash_of(header);
   std::memcpy(mapping_.data(), &header, sizeof header);

@@ -36,7 +36,10 @@ struct PackedFileSpec {
   std::string program;        // identifies the build that packs them: base/build_id.h
   std::vector<size_t> sizes;  // bytes of each weight, in order
   PackedFileCheck check = PackedFileCheck::kOnLoad;
-  ThreadPool* pool = nullptr;  // computes checksums; null: the calling thread does
+  ThreadPool* pool = nullptr;  // compares checksums; null: the calling thread does
+  // The weights come from a device, while the model serves. The file then gets its room from reserve(), not at once,
+  // and another process that is writing it is a PackedFileError instead of being waited for.
+  bool from_device = false;
 };
 
 class PackedFile {
@@ -50,11 +53,15 @@ class PackedFile {
   PackedFile& operator=(const PackedFile&) = delete;
 
   bool filled() const { return filled_; }  // the weights are there and read-only
+  // Gives the file its room on the disk, before the first weight. Throws PackedFileError.
+  void reserve();
   // Memory of the next weight, page-aligned; zeroed unless filled. `bytes` must match the spec.
   std::byte* next(size_t bytes);
+  // Writes a part of a weight to disk, and returns when it is there.
+  void write_out(std::span<const std::byte> part) const;
   // Call after the last weight of a file that was not filled. Writes the file to disk and gives it its name. Throws
-  // PackedFileError; the weights must not be used then.
-  void finish();
+  // PackedFileError; the weights must not be used then. `pool` computes checksums; null: the calling thread does.
+  void finish(ThreadPool* pool);
   // Reads the whole file into memory. The threads of each part of the pool read that part's share.
   void read_ahead(ThreadPool& pool) const;
   // With PackedFileCheck::kInBackground, starts a thread that compares the checksums of a filled file. A damaged file
@@ -73,7 +80,7 @@ class PackedFile {
   std::string refusal() const;
   std::span<uint32_t> checksums() const;
   template <class F>
-  void for_each_block(F&& body) const;
+  void for_each_block(ThreadPool* pool, F&& body) const;
   std::optional<size_t> damaged_weight() const;
   [[noreturn]] void fail(const std::string& what, int error) const;
   void discard() noexcept;

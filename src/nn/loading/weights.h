@@ -48,13 +48,14 @@ struct LoadContext {
   LoraSites* lora = nullptr;  // layers register here where adapters may change them; null: the model has no adapters
 
   // Filled by the constructors.
-  size_t weight_bytes = 0;             // memory of packed matrices, vectors and tables
-  std::vector<size_t> packed_sizes{};  // bytes of each packed matrix in turn; part of weight_bytes
-  std::string packed_layout{};         // description of the packed matrices, one line each
-  size_t mapped_bytes = 0;             // read in place from the file (embedding tables)
-  int64_t widest_matmul = 0;           // most inputs per token of any matmul, counting all experts that a token takes
-  int attention_heads = 0;             // most of any layer
-  int64_t attention_value_dim = 0;     // largest of any layer
+  size_t weight_bytes = 0;                                // memory of packed matrices, vectors and tables
+  std::vector<size_t> packed_sizes{};                     // bytes of each packed matrix in turn; part of weight_bytes
+  std::string packed_layout{};                            // description of the packed matrices, one line each
+  std::vector<std::shared_ptr<const Buffer>> for_file{};  // packed matrices on a device that `packed` is to hold
+  size_t mapped_bytes = 0;                                // read in place from the file (embedding tables)
+  int64_t widest_matmul = 0;        // most inputs per token of any matmul, counting all experts that a token takes
+  int attention_heads = 0;          // most of any layer
+  int64_t attention_value_dim = 0;  // largest of any layer
   int64_t parameters = 0;
   int64_t widest_exchange = 0;  // most floats per token that a layer takes from the arena to exchange them with ranks
   size_t done_bytes = 0;

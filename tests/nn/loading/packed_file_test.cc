@@ -52,7 +52,7 @@ class PackedFileTest : public ::testing::Test {
     PackedFile file(s);
     EXPECT_FALSE(file.filled());
     fill(file, s, seed);
-    file.finish();
+    file.finish(nullptr);
     return file.path();
   }
   // Expects an existing file to be refused and written again.
@@ -81,6 +81,30 @@ class PackedFileTest : public ::testing::Test {
 
   testing::TempFolder folder_;
 };
+
+TEST_F(PackedFileTest, OfADeviceGetsItsRoomWhenItIsWritten) {
+  PackedFileSpec s = spec();
+  s.from_device = true;
+  for (const bool written : {false, true}) {
+    PackedFile file(s);
+    const std::string unfinished = file.path() + ".unfinished";
+    EXPECT_EQ(fs::file_size(unfinished), 0u);
+    if (!written) continue;
+    file.reserve();
+    EXPECT_EQ(fs::file_size(unfinished), file.bytes());
+    fill(file, s, 1);
+    file.finish(nullptr);
+  }
+  PackedFile file(s);
+  expect_filled(file, s, 1);
+}
+
+TEST_F(PackedFileTest, OfADeviceDoesNotWaitForAnotherProcess) {
+  PackedFileSpec s = spec();
+  const PackedFile first(s);
+  s.from_device = true;
+  EXPECT_THROW(PackedFile{s}, PackedFileError);
+}
 
 TEST_F(PackedFileTest, IsMappedWhenItIsThere) {
   const PackedFileSpec s = spec();
@@ -244,7 +268,7 @@ TEST_F(PackedFileTest, ThatShrinksWhileItIsWrittenIsNotKept) {
   PackedFile file(s);
   fs::resize_file(file.path() + ".unfinished", 0);
   fill(file, s, 1);
-  EXPECT_THROW(file.finish(), PackedFileError);
+  EXPECT_THROW(file.finish(nullptr), PackedFileError);
   EXPECT_FALSE(fs::exists(file.path()));
 }
 
@@ -294,7 +318,7 @@ TEST_F(PackedFileTest, IsWrittenOnceByManyAtATime) {
       ++packed;
       fill(file, s, 1);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      file.finish();
+      file.finish(nullptr);
     });
   }
   for (std::thread& thread : threads) thread.join();
