@@ -98,11 +98,10 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   bool number_unsigned(number_unsigned_t value) override {
     if (place_ == Place::kShape) {
-      if (numbers_ == Shape::kMaxRank) {
-        fail(fmt::format("more than {} dimensions", Shape::kMaxRank), ErrorCode::kUnsupportedModel);
-      }
+      constexpr int kMost = 8;
+      if (numbers_ == kMost) fail(fmt::format("more than {} dimensions", kMost), ErrorCode::kUnsupportedModel);
       if (value > INT64_MAX) fail(fmt::format("dimension {} is out of range", value));
-      current_.entry.shape.append(static_cast<int64_t>(value));
+      add_dimension(static_cast<int64_t>(value));
     } else if (place_ == Place::kOffsets && numbers_ < 2) {
       (numbers_ == 0 ? current_.begin : current_.end) = value;
     } else {
@@ -157,6 +156,18 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     const bool known = std::find(kUnsupportedTypes.begin(), kUnsupportedTypes.end(), type) != kUnsupportedTypes.end();
     if (known) fail(fmt::format("dtype {} is not supported", type), ErrorCode::kUnsupportedModel);
     fail(fmt::format("unknown dtype \"{}\"", type.substr(0, 64)));
+  }
+
+  // Dimensions that a shape has no room for become part of its last one. Only encoders of images and videos have such
+  // tensors (convolutions in space and time), and nothing here reads them.
+  void add_dimension(int64_t size) {
+    Shape& shape = current_.entry.shape;
+    if (shape.rank() < Shape::kMaxRank) return shape.append(size);
+    int64_t last = 0;
+    if (__builtin_mul_overflow(shape[-1], size, &last)) {
+      fail(fmt::format("the size of shape {} overflows", shape.str()));
+    }
+    shape = {shape[0], shape[1], shape[2], last};
   }
 
   // Checks dtype x shape = data_offsets. A dimension of 0 makes the size 0, but the other dimensions must not overflow.

@@ -63,6 +63,15 @@ TEST(Safetensors, ReadsEntriesInTheOrderOfTheFile) {
   EXPECT_EQ(metadata, (std::map<std::string, std::string>{{"format", "pt"}}));
 }
 
+// Qwen's encoders of videos have convolutions in space and time.
+TEST(Safetensors, AFifthDimensionIsPartOfTheFourth) {
+  const auto entries =
+      read(file_of(R"({"patch_embed":{"dtype":"F32","shape":[2,3,2,1,2],"data_offsets":[0,96]}})", 96));
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].shape, (Shape{2, 3, 2, 2}));
+  EXPECT_EQ(entries[0].bytes, 96u);
+}
+
 TEST(Safetensors, AnEmptyFileOfTheFormatHasNoTensors) { EXPECT_TRUE(read(file_of("{}", 0)).empty()); }
 
 TEST(Safetensors, EveryTypeWithADescriptorIsRead) {
@@ -122,8 +131,10 @@ const std::vector<Hostile>& hostile_files() {
       {"dtype is a number", one(R"("dtype":1,"shape":[1],"data_offsets":[0,4])"), "unexpected number"},
       {"complex", one(R"("dtype":"C64","shape":[1],"data_offsets":[0,8])", 8), "C64 is not supported", kUnsupported},
       {"4 bits", one(R"("dtype":"F4","shape":[8],"data_offsets":[0,4])"), "F4 is not supported", kUnsupported},
-      {"five dimensions", one(R"("dtype":"U8","shape":[1,1,1,1,4],"data_offsets":[0,4])"), "4 dimensions",
+      {"nine dimensions", one(R"("dtype":"U8","shape":[1,1,1,1,1,1,1,1,4],"data_offsets":[0,4])"), "8 dimensions",
        kUnsupported},
+      {"product of many", one(R"("dtype":"U8","shape":[1,1,1,4294967296,4294967296],"data_offsets":[0,4])"),
+       "overflows"},
       {"shape is a number", one(R"("dtype":"F32","shape":1,"data_offsets":[0,4])"), "unexpected number"},
       {"shape is nested", one(R"("dtype":"F32","shape":[[1]],"data_offsets":[0,4])"), "unexpected array"},
       {"negative dimension", one(R"("dtype":"F32","shape":[-1],"data_offsets":[0,4])"), "negative"},
