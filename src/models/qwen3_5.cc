@@ -9,7 +9,7 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
 }
 
 std::unique_ptr<Model> build_moe(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = qwen3_next_like(config, context, "qwen3_5_moe", DeltaNetLayout::kSeparate);
+  DecoderSpec s = qwen3_next_like(config, context, "qwen3_5_moe", DeltaNetLayout::kSeparate, true);
   read_qwen3_next_experts(config, s, true);
   return decoder_lm(std::move(s), context, max_len);
 }

@@ -7,8 +7,10 @@
 
 namespace sluice {
 
-DecoderSpec qwen3_next_like(const Config& config, LoadContext& context, std::string family, DeltaNetLayout layout) {
-  DecoderSpec s = llama_like(config, std::move(family), {.head_dim = 256, .rope = {.partial = 0.25}});
+DecoderSpec qwen3_next_like(const Config& config, LoadContext& context, std::string family, DeltaNetLayout layout,
+                            bool only_experts) {
+  DecoderSpec s =
+      llama_like(config, std::move(family), {.head_dim = 256, .only_experts = only_experts, .rope = {.partial = 0.25}});
   read_attention_bias(config, s, true);
   s.norm.offset = 1.0f;
   s.attention.output_gate = true;

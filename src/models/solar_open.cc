@@ -5,7 +5,8 @@ namespace sluice::models::solar_open {
 namespace {
 
 std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = llama_like(config, "solar_open", {.head_dim = 128, .norm_eps = 1e-5, .rope = {.theta = 1000000.0}});
+  DecoderSpec s = llama_like(config, "solar_open",
+                             {.head_dim = 128, .norm_eps = 1e-5, .only_experts = true, .rope = {.theta = 1000000.0}});
   read_attention_bias(config, s, false);
   if (config.get("use_qk_norm", false)) config.refuse("use_qk_norm", "true is not supported");
   read_deepseek_experts(config, s, true, {.default_shared = 1});

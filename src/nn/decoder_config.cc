@@ -74,7 +74,9 @@ DecoderSpec read_sizes(const Config& c, std::string family, const SizeKeys& keys
 }
 
 DecoderSpec llama_like(const Config& c, std::string family, const LlamaDefaults& d) {
-  DecoderSpec s = read_sizes(c, std::move(family));
+  SizeKeys keys;
+  if (d.only_experts && !c.has(keys.inner)) keys.inner = nullptr;
+  DecoderSpec s = read_sizes(c, std::move(family), keys);
   AttentionSpec& a = s.attention;
   a.head_dim = read_positive(c, "head_dim", c.get("head_dim", d.head_dim > 0 ? d.head_dim : a.head_dim));
   a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_dim));

@@ -33,6 +33,7 @@ struct LlamaDefaults {
   const char* activation_key = "hidden_act";
   const char* activation = "silu";
   bool tied_head = false;
+  bool only_experts = false;  // in all layers, so that intermediate_size may be absent
   RopeDefaults rope{};
 };
 

@@ -86,6 +86,14 @@ std::vector<Equivalent> equivalents() {
   };
 }
 
+// transformers' classes do not have the key.
+TEST(Defaults, ModelsOfExpertsAloneHaveNoIntermediateSize) {
+  for (const char* golden : {"qwen3_5_moe_text", "solar_open-2"}) {
+    const auto plain = logits_after(golden, [](StoredModel&) {});
+    EXPECT_EQ(logits_after(golden, [](StoredModel& m) { m.config.erase("intermediate_size"); }), plain) << golden;
+  }
+}
+
 TEST(Defaults, Glm4MoeLiteHasTheEpsilonOfGlm) {
   const auto set = logits_after("glm4_moe_lite-1", [](StoredModel& m) { m.set({{"rms_norm_eps", 1e-5}}); });
   EXPECT_EQ(logits_after("glm4_moe_lite-1", [](StoredModel& m) { m.config.erase("rms_norm_eps"); }), set);
