@@ -455,6 +455,9 @@ TEST(Quantized, Gptq) {
   expect_equal(json(2, 32, false, "gptq"), gptq(2, 32, false, 1), 2);
   expect_equal(json(3, 64, false, "gptq"), gptq(3, 64, false, 1), 2);
   expect_equal(json(4, 64, false, "gptq"), gptq(4, 64, false, 1, false, false), 2);
+  Json dynamic = json(4, 64, false, "gptq");
+  dynamic["dynamic"] = {{"-:.*embed.*", Json::object()}, {"lm_head", Json::object()}, {"+:.*mlp.*", {{"sym", false}}}};
+  expect_equal(dynamic, gptq(4, 64, false, 1), 2);
   for (const bool indexed : {true, false}) {  // the last group of a matrix is cut
     expect_equal(json(4, 96, false, "gptq"), gptq(4, 96, false, 1, false, indexed), 0.9);
   }
@@ -642,6 +645,8 @@ TEST(Quantized, RefusesByNameWhatItDoesNotKnow) {
   EXPECT_THAT(with("bits", 5), HasSubstr("bits"));
   EXPECT_THAT(with("checkpoint_format", "marlin"), HasSubstr("checkpoint_format"));
   EXPECT_THAT(with("rotation", "hadamard"), HasSubstr("rotation"));
+  EXPECT_THAT(with("dynamic", {{".*up_proj", {{"bits", 8}}}}), AllOf(HasSubstr("dynamic"), HasSubstr("up_proj")));
+  EXPECT_THAT(with("dynamic", {{"+:.*up_proj", {{"format", "awq"}}}}), AllOf(HasSubstr("up_proj"), HasSubstr("awq")));
   EXPECT_THAT(refusal(
                   good, [](Tensors& t) { t.erase("model.layers.1.mlp.up_proj.qzeros"); }, write),
               HasSubstr("model.layers.1.mlp.up_proj.qzeros"));

@@ -63,6 +63,20 @@ int gptq_bits(const Config& config) {
   return bits;
 }
 
+// "dynamic" maps patterns of modules to settings of their own. The tensors show which modules stay unquantized
+// (patterns that begin with "-:"), the groups and their order.
+void check_dynamic(const Config& config, int bits) {
+  const Config dynamic = config.object("dynamic");
+  for (const auto& [pattern, settings] : dynamic.values().items()) {
+    if (pattern.starts_with("-:")) continue;
+    if (!settings.is_object()) dynamic.refuse(pattern, "must be an object");
+    for (const auto& [key, value] : settings.items()) {
+      const bool shown = key == "group_size" || key == "desc_act" || key == "sym" || (key == "bits" && value == bits);
+      if (!shown) dynamic.refuse(pattern, fmt::format("{} = {} of some modules is not supported", key, value.dump()));
+    }
+  }
+}
+
 }  // namespace
 
 void read_gptq(QuantizedTensors& t) {
@@ -73,9 +87,7 @@ void read_gptq(QuantizedTensors& t) {
     config.refuse("checkpoint_format", "'" + format + "' is not supported (expected one of: gptq, gptq_v2)");
   }
   if (config.get("is_marlin_format", false)) config.refuse("is_marlin_format", "is not supported");
-  if (const Json* dynamic = config.find("dynamic"); dynamic != nullptr && !dynamic->empty()) {
-    config.refuse("dynamic", "is not supported: all matrices must use the same quantization");
-  }
+  check_dynamic(config, bits);
   // The tensors show the groups and their order, except for a last group that is cut.
   ignore(config, {"group_size",
                   "desc_act",
