@@ -135,6 +135,7 @@ void run(Checked& d, DType stored, const Batch& b, Results& to) {
 }
 
 TEST_P(GatedExpertsTest, EqualMatmulAndGates) {
+  if (GetParam()->name == "reference") GTEST_SKIP() << "would be compared with itself";
   int turn = 0, taken = 0, expected = 0;
   for (DType stored : {&kBFloat16, &kFloat16}) {
     for (const Case& c : cases()) {

@@ -328,6 +328,7 @@ TEST_P(SampleTest, RandomChainsMatchTheReference) {
 // Long rows of every kind, with samplers that keep few tokens and with samplers that keep thousands. A device may hold
 // such rows in another way, and sample those that do not fit a short list in yet another one.
 TEST_P(SampleTest, LongRowsMatchTheReference) {
+  if (GetParam()->name == "reference") GTEST_SKIP() << "would be compared with itself";
   using enum SamplerKind;
   const std::vector<SampleRow> filters{
       {.scale = 0.0f},
