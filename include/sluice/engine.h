@@ -104,7 +104,7 @@ struct Health {
   double seconds_since_step = 0;  // since work was last seen to progress, 0 when idle
   int running = 0;                // sequences
   int waiting = 0;                // sequences that never ran
-  bool preparing = false;         // serves, and prepares for many sequences while there are none
+  bool preparing = false;         // captures graphs of large batches while no request waits; requests are served
   int errors_in_a_row = 0;        // requests that ended with a fault of the engine since the last one that succeeded
 };
 

@@ -18,6 +18,7 @@
 #include "base/registry.h"
 #include "engine/collect.h"
 #include "engine/draft_answers.h"
+#include "engine/load.h"
 #include "engine/prediction_model.h"
 #include "engine/table_rows.h"
 #include "ops/ops.h"
@@ -142,7 +143,8 @@ ops::Device& open(int ordinal) {
   return ordinal == 0 ? first : second;
 }
 
-const ops::Backend backend{.name = "device-of-the-host", .rank = -10, .devices = [] { return 2; }, .open = open};
+const ops::Backend backend{
+    .name = "device-of-the-host", .rank = -10, .devices = [] { return 2; }, .open = open, .can = {.collectives = true}};
 const Registry<ops::Backend> registered(backend);
 
 EngineOptions options(bool device) {
@@ -449,6 +451,19 @@ TEST_F(PackedWeightsOnADevice, AFileThatAnotherProcessWritesIsNotWaitedFor) {
   EXPECT_NE(log.find("another process is writing the file"), std::string::npos) << log;
   EXPECT_EQ(answer(*engine, *engine).tokens, expected_.tokens);
   ::close(fd);
+}
+
+TEST_F(PackedWeightsOnADevice, AreRefusedWithSeveralRanks) {
+  EngineOptions given = with_file(cache_);
+  given.tensor_parallel_size = 2;
+  ThreadPool pool(1);
+  try {
+    plan_load(given, pool);
+    FAIL() << "was not refused";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code, ErrorCode::kUnsupportedModel);
+    EXPECT_NE(std::string(e.what()).find("--packed-cache with several ranks"), std::string::npos) << e.what();
+  }
 }
 
 TEST_F(PackedWeightsOnADevice, AnUnloadedModelLeavesAWholeFileOrNone) {

@@ -199,7 +199,7 @@ std::vector<Request> make_requests(const LoadArguments& a, const Engine& engine,
   return requests;
 }
 
-// Waits for what a server would do before its first requests.
+// Returns when all graphs of decode steps are captured, so that no request waits for one.
 std::unique_ptr<Engine> load_engine(LoadArguments& a, int requests) {
   make_local(a.engine);
   a.engine.max_num_queued_reqs = std::max(a.engine.max_num_queued_reqs, requests);

@@ -63,8 +63,8 @@ int gptq_bits(const Config& config) {
   return bits;
 }
 
-// "dynamic" maps patterns of modules to settings of their own. The tensors show which modules stay unquantized
-// (patterns that begin with "-:"), the groups and their order.
+// "dynamic" maps patterns of modules to settings of their own (GPTQModel). Modules of a pattern that begins with "-:"
+// stay unquantized. Refuses settings that the tensors do not show.
 void check_dynamic(const Config& config, int bits) {
   const Config dynamic = config.object("dynamic");
   for (const auto& [pattern, settings] : dynamic.values().items()) {

@@ -43,8 +43,9 @@ constexpr int64_t kDenseRowsLarge = 5, kLibraryRowsLarge = 8, kDenseRowsSmall = 
 // The same limit for per-head matrices, which cuBLASLt multiplies as a batch.
 constexpr int64_t kDenseRowsOfHeads = 16;
 
-// The fewest rows for which gated units are faster in the matmul than behind it.
-constexpr int64_t kGatedRows = 1024, kGatedExpertRows = 8;  // of a matrix; of an expert on average
+// The fewest rows for which gated units are faster in the matmul than behind it: of all experts or of one matrix, and
+// of an expert on average.
+constexpr int64_t kGatedRows = 1024, kGatedExpertRows = 8;
 
 int64_t dense_rows(const Launch& l, DType type, int64_t elements) {
   if (type == &kFloat32) return kMostStreamedRows + 1;
@@ -309,11 +310,11 @@ bool lora_matmul_op(ops::Queue& queue, const ops::MatmulArgs& args, const ops::L
   return true;
 }
 
-// Whether the gated units of so many rows are products of the matmul.
-bool gates(const ops::Queue& queue, ops::Activation activation, int64_t rows, int64_t matrices) {
+// Whether a matmul of so many rows computes gated units itself. `experts`: 0 for a single matrix.
+bool gates(const ops::Queue& queue, ops::Activation activation, int64_t rows, int64_t experts) {
   const Launch& l = static_cast<const Queue&>(queue).launch();
   return l.compute_capability == 90 && activation == ops::Activation::kSilu &&
-         rows >= std::max(kGatedRows, kGatedExpertRows * matrices);
+         rows >= std::max(kGatedRows, kGatedExpertRows * experts);
 }
 
 bool gated_matmul_op(ops::Queue& queue, const ops::MatmulArgs& args, ops::Activation activation) {

@@ -206,8 +206,8 @@ Choice Moe::choose(ops::Ctx& c, const Tensor& logits, const Tensor& given) const
   return choice;
 }
 
-// The units of every place, from its row of x. `rows`: the place's row; empty: x has a row for each place. `scratch`:
-// see ExpertMatmulArgs::gathered.
+// Computes the gated units of every place. `rows` names the place's row of x; empty: x has a row for each place.
+// `scratch`: see ExpertMatmulArgs::gathered.
 Tensor Moe::run_units(ops::Ctx& c, const Tensor& x, const Tensor& starts, const Tensor& rows, const Indices& slots,
                       const Tensor& scratch) const {
   const int64_t places = scratch.rows();
@@ -256,7 +256,7 @@ void Moe::run_chosen(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tens
     from = x, rows = choice.rows;
   }
   const Tensor inner = run_units(c, from, starts, rows, slots, mine);
-  // The gathered inputs are no longer needed. Where some places stay as they are, they are fp32.
+  // Results replace the gathered inputs. Places of identities and of other ranks keep inputs, which are fp32.
   const bool bf16 = inner.dtype == &kBFloat16 && mine_.empty();
   const Tensor results = bf16 ? ops::rows_in(mine, inner.dtype) : mine;
   experts_->out.experts(c, results, inner, starts, slots);

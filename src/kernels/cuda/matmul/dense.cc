@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <exception>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -206,7 +207,15 @@ class DenseLibrary {
     const Library* lib = functions();
     if (lib != nullptr && lib->create(&handle_) == CUBLAS_STATUS_SUCCESS) {
       lib_ = lib;
-      // The first choice of a kernel reads the library's tables.
+      read_tables();
+    }
+    opened_.store(true, std::memory_order_release);
+    opened_.notify_all();
+  }
+
+  // The first choice of a kernel reads the library's tables. If it fails, the first matmul reports the error.
+  void read_tables() noexcept {
+    try {
       plan_of({.type = &kBFloat16,
                .out_type = &kFloat32,
                .n = 1024,
@@ -215,9 +224,9 @@ class DenseLibrary {
                .weight_stride = 1024,
                .x_stride = 1024,
                .out_stride = 1024});
+    } catch (const std::exception& e) {
+      log::debug("cuBLASLt: {}", e.what());
     }
-    opened_.store(true, std::memory_order_release);
-    opened_.notify_all();
   }
 
   std::atomic<bool> opened_ = false;
