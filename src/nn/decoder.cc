@@ -391,7 +391,7 @@ class DecoderLm final : public Model {
     const OtherStage of_first(context, !stage_.first());
     const DecoderNames& names = spec_.names;
     const Weights body = Weights(context) / names.body;
-    embedding_ = Embedding(body, names.embedding, spec_.vocab, embedding_dim(), /*adapts=*/true);
+    embedding_ = Embedding(body, names.embedding, spec_.vocab, embedding_dim(), /*tokens=*/true);
     if (spec_.embedding_dim > 0) {
       project_in_ = Linear(body, {{"project_in", spec_.hidden}}, spec_.embedding_dim, false);
     }

@@ -15,6 +15,7 @@
 #include "ops/gated_matmul.h"
 #include "ops/lora_matmul.h"
 #include "ops/upload.h"
+#include "parallel/share.h"
 #include "quant/groups.h"
 #include "sluice/error.h"
 
@@ -485,17 +486,24 @@ Tensor Norm::operator()(ops::Ctx& c, const Tensor& x, DType type) const {
 
 namespace {
 
-// Copies rows of `from` on the host to `memory`, converted to the type of `to`.
-void copy_table(Memory& memory, const Tensor& to, const Tensor& from) {
+// Copies `to.shape[1]` columns of `from` on the host, from `column` on, to `memory`, converted to the type of `to`.
+void copy_table(Memory& memory, const Tensor& to, const Tensor& from, int64_t column) {
   constexpr int64_t kRows = 256;  // rows at a time
-  const auto columns = static_cast<size_t>(from.shape[1]), row_bytes = columns * to.dtype->block_bytes;
-  std::vector<float> values(columns);
+  const auto columns = static_cast<size_t>(to.shape[1]), row_bytes = columns * to.dtype->block_bytes;
+  const auto first = static_cast<size_t>(column);
+  std::vector<float> values(static_cast<size_t>(from.shape[1]));
   std::vector<std::byte> rows(kRows * row_bytes);
   for (int64_t begin = 0; begin < from.rows(); begin += kRows) {
     const int64_t count = std::min(kRows, from.rows() - begin);
     for (int64_t i = 0; i < count; ++i) {
-      to_float(from.dtype, from.slice_rows(begin + i, 1).data, values.data(), columns);
-      from_float(to.dtype, values.data(), rows.data() + static_cast<size_t>(i) * row_bytes, columns);
+      const std::byte* row = from.slice_rows(begin + i, 1).data;
+      std::byte* into = rows.data() + static_cast<size_t>(i) * row_bytes;
+      if (from.dtype == to.dtype) {
+        std::copy_n(row + first * to.dtype->block_bytes, row_bytes, into);
+      } else {
+        to_float(from.dtype, row, values.data(), values.size());
+        from_float(to.dtype, values.data() + first, into, columns);
+      }
     }
     memory.copy(to.data + static_cast<size_t>(begin) * row_bytes, rows.data(), static_cast<size_t>(count) * row_bytes);
   }
@@ -503,11 +511,12 @@ void copy_table(Memory& memory, const Tensor& to, const Tensor& from) {
 
 }  // namespace
 
-Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden, bool adapts) {
+Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden, bool tokens)
+    : hidden_(hidden) {
   const TensorEntry* entry = (w / name).tensor("weight", {rows, hidden});
   if (entry == nullptr) return;
   LoadContext& context = w.context();
-  if (adapts && context.lora != nullptr) {
+  if (tokens && context.lora != nullptr) {
     const std::string prefix = (w / name).prefix();
     lora_ = context.lora->add_table({.module = prefix.substr(0, prefix.size() - 1),
                                      .module_outputs = hidden,
@@ -520,29 +529,41 @@ Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int6
     context.mapped_bytes += entry->bytes;
     return;
   }
+  const bool divided = tokens && context.ranks.many();
+  const Share mine = divided ? context.ranks.share(hidden) : Share{0, hidden};
+  if (divided) context.note_exchange(mine.count);
   // Devices look up only plain types.
   const DType type = table_.dtype->block_size == 1 ? table_.dtype : context.dtype;
-  Tensor copy(nullptr, type, table_.shape);
+  Tensor copy(nullptr, type, {rows, mine.count});
   context.weight_bytes += copy.bytes();
+  const Tensor from = std::exchange(table_, copy);
   if (context.dry) return;
   memory_ = std::make_shared<Buffer>(copy.bytes(), context.memory);
-  copy.data = memory_->data();
-  const auto fill = [copy, from = table_, memory = memory_, &where = context.memory](ops::Queue& queue) {
-    if (from.dtype == copy.dtype && from.dense()) return ops::upload(queue, copy.data, from.data, copy.bytes());
-    copy_table(where, copy, from);
+  table_.data = copy.data = memory_->data();
+  const auto fill = [copy, from, column = mine.begin, memory = memory_, &where = context.memory](ops::Queue& q) {
+    if (from.dtype == copy.dtype && from.shape == copy.shape && from.dense()) {
+      return ops::upload(q, copy.data, from.data, copy.bytes());
+    }
+    copy_table(where, copy, from, column);
   };
-  run(context, fill, table_.bytes(), context.checkpoint.maps(table_.data));
-  table_ = copy;
+  run(context, fill, from.bytes(), context.checkpoint.maps(from.data));
 }
 
 Tensor Embedding::operator()(ops::Ctx& c, const Indices& ids) const {
-  Tensor out = c.arena.take(&kFloat32, {static_cast<int64_t>(ids.size()), table_.shape[1]});
+  Tensor out = c.arena.take(&kFloat32, {static_cast<int64_t>(ids.size()), hidden_});
   into(c, out, ids);
   return out;
 }
 
 void Embedding::into(ops::Ctx& c, const Tensor& out, const Indices& ids) const {
-  ops::embed(c, out, table_, ids);
+  if (table_.shape[1] == hidden_) {
+    ops::embed(c, out, table_, ids);
+  } else {
+    Arena::Scope scope(c.arena);
+    const Tensor mine = c.arena.take(&kFloat32, {out.rows(), table_.shape[1]});
+    ops::embed(c, mine, table_, ids);
+    ops::all_gather(c, out, mine);
+  }
   if (c.adapters == nullptr || lora_ == nullptr || !lora_->has_extras) return;
   each_extra(*c.adapters, *lora_, [&](int64_t first, int64_t count, const LoraExtra& extra) {
     const Tensor to = out.slice_rows(first, count);

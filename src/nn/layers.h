@@ -156,16 +156,18 @@ Tensor by_heads(const Tensor& x, int heads);
 class Embedding {
  public:
   Embedding() = default;
-  // `adapts`: adapters may change it.
-  Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden, bool adapts = false);
-  Embedding(const Tensor& table, Buffer memory) : memory_(std::make_shared<Buffer>(std::move(memory))), table_(table) {}
+  // `tokens`: this is the table of the model's tokens. Adapters may change it, and a rank copies its columns only.
+  Embedding(const Weights& w, std::string_view name, int64_t rows, int64_t hidden, bool tokens = false);
+  Embedding(const Tensor& table, Buffer memory)
+      : memory_(std::make_shared<Buffer>(std::move(memory))), table_(table), hidden_(table.shape[1]) {}
   Tensor operator()(ops::Ctx& c, const Indices& ids) const;  // [tokens, hidden] fp32
   void into(ops::Ctx& c, const Tensor& out, const Indices& ids) const;
   Embedding rows_from(int64_t first) const;  // this table without the rows before `first`
 
  private:
   std::shared_ptr<const Buffer> memory_;  // owns the table; null: the table is elsewhere
-  Tensor table_;
+  Tensor table_;                          // has fewer than hidden_ columns if the other ranks have the rest
+  int64_t hidden_ = 0;
   std::shared_ptr<LoraSite> lora_;  // where adapters change it; null: they cannot
 };
 

@@ -21,6 +21,8 @@
 #include "engine/load.h"
 #include "engine/prediction_model.h"
 #include "engine/table_rows.h"
+#include "golden/goldens.h"
+#include "golden/rank_threads.h"
 #include "ops/ops.h"
 #include "ops/sample.h"
 #include "support/temp_folder.h"
@@ -473,6 +475,29 @@ TEST_F(PackedWeightsOnADevice, AnUnloadedModelLeavesAWholeFileOrNone) {
     expect_same_bits(with_file(cache_));
     fs::remove(written());
   }
+}
+
+// A device holds a copy of the table of tokens, so its ranks divide that, too.
+TEST(RanksOnADevice, HoldTheirPartOfTheTableOfTokens) {
+  EngineOptions given = options(true);
+  given.dtype = "float32";
+  const std::vector<int32_t> ids = {1, 700, 31, 5, 640, 2, 99, 234, 12, 77};
+  const auto logits = [&](Runner& runner, const LoadPlan& plan) {
+    std::vector<float> all;
+    for_each_logits(runner, plan, given.block_size, ids, 8,
+                    [&](int, std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); });
+    return all;
+  };
+  ThreadPool pool(1);
+  LoadedModel whole = load_model(given, pool);
+  Runner runner(whole);
+  const std::vector<float> expected = logits(runner, whole.plan);
+  given.tensor_parallel_size = 2;
+  RankThreads ranks(given);
+  EXPECT_LT(static_cast<double>(ranks.plan().weight_bytes), 0.52 * static_cast<double>(whole.plan.weight_bytes));
+  const std::vector<float> got = logits(ranks.runner(), ranks.plan());
+  ASSERT_EQ(got.size(), expected.size());
+  EXPECT_LE(relative_error(got.data(), expected.data(), static_cast<int64_t>(got.size())), kTolerance);
 }
 
 }  // namespace
