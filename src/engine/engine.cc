@@ -717,6 +717,10 @@ std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::fun
   // The tokenizer loads while the weights do. If that fails, loading the weights stops early.
   std::future<TextEnds> coming;
   std::optional<TextEnds> text;
+  double most = 0;  // what was reported; a weight that a queue takes over counts as done for a moment
+  const std::function<void(double)> rising = [&](double share) {
+    if (progress && share > most) progress(most = share);
+  };
   const LoadEvents events = {.planned =
                                  [&](const LoadPlan& plan) {
                                    coming = std::async(std::launch::async,
@@ -731,15 +735,18 @@ std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::fun
                                  [&](double share) {
                                    using std::chrono_literals::operator""s;
                                    if (!text && coming.wait_for(0s) == std::future_status::ready) text = coming.get();
-                                   if (progress) progress(share);
+                                   rising(share);
                                  }};
   LoadedModel loaded = begin_loading(options, *pool, events);
   if (!text) text = coming.get();
   if (loaded.plan.task != Task::kGenerate) {
-    loaded.finish_weights(progress);
+    loaded.finish_weights(rising);
+    rising(1);
     return pooling_engine(options, std::move(pool), std::move(loaded), std::move(*text));
   }
-  return std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded), std::move(*text), progress);
+  auto engine = std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded), std::move(*text), rising);
+  rising(1);
+  return engine;
 }
 
 // What the file system or the kernel refuses is an Error like any other.

@@ -459,6 +459,7 @@ TEST(Engine, RefusesWhatCannotBeServed) {
 TEST(Engine, IdleCostsNothing) {
   Engine& engine = shared_engine();
   run_alone(engine, question(engine, "Hello", 4));
+  while (engine.health().preparing) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const auto cpu = [] {
     rusage usage{};

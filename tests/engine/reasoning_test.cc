@@ -21,6 +21,7 @@ Engine& shared_engine() {
     o.model = demo_model();
     o.kv_cache_memory_bytes = int64_t{64} << 20;
     o.threads = 2;
+    o.deterministic = true;  // batch-invariant even if a GPU is the default backend
     o.reasoning_parser = "qwen3";
     return Engine::load(o);
   }();
@@ -115,6 +116,7 @@ TEST(Thinking, BudgetsAndGrammarsSurvivePreemption) {
   EngineOptions tight;
   tight.model = demo_model();
   tight.threads = 2;
+  tight.deterministic = true;
   tight.max_model_len = 640;
   tight.block_size = 8;
   tight.kv_cache_memory_bytes = 700 * 2048;  // 700 tokens: sequences must be preempted
