@@ -15,8 +15,8 @@
 namespace sluice {
 
 // An adapter in host memory. It adds scale * b a to the weight of each of its modules. A module of all experts of a
-// layer has a pair of matrices for each. DoRA (Liu et al. 2024, arXiv:2402.09353) then scales the rows of the sum to
-// the lengths in `magnitude`.
+// layer has a pair of matrices for each. DoRA (Liu et al. 2024, arXiv:2402.09353) then scales the rows of the sum,
+// or the columns of a table, to the lengths in `magnitude`.
 struct Adapter {
   struct Module {
     std::string name;  // of the module in the base model: "model.layers.0.self_attn.q_proj"

@@ -407,8 +407,8 @@ Adapter::Module read_small_module(const std::string& file, const Target& target,
   };
   module.magnitude = vector(t.magnitude, settings.dora, "use_dora");
   module.bias = vector(t.bias, settings.bias && !t.embedding, "lora_bias");
-  if (!module.magnitude.empty() && (module.embedding || !module.bias.empty())) {
-    refuse_tensor(file, t.magnitude->name, "is of an embedding or beside a bias, which is not supported");
+  if (!module.magnitude.empty() && !module.bias.empty()) {
+    refuse_tensor(file, t.magnitude->name, "is beside a bias, which is not supported");
   }
   return module;
 }

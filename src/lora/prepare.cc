@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 
 #include "lora/adapter.h"
 #include "sluice/error.h"
@@ -107,9 +108,35 @@ void set_rows(Adapter::Extra& extra, const std::vector<float>& values, int64_t c
   extra.what.rows = Tensor(extra.rows.data(), &kFloat32, {static_cast<int64_t>(values.size()) / columns, columns});
 }
 
-void prepare_table(Adapter::Extra& extra, const Adapter::Module& m, ops::Queue& queue) {
+// A table [ids, columns] after DoRA, which scales its columns to the lengths in `magnitude`.
+std::vector<float> scaled_table(const Adapter::Module& m, const LoraSite::Part& part, const Checkpoint& model,
+                                ops::Queue& queue) {
+  const int64_t columns = m.outputs;
+  std::vector<float> table = own_matrix(model, part, m.inputs, columns, queue);
+  std::vector<double> squares(static_cast<size_t>(columns));
+  std::vector<float> a(static_cast<size_t>(m.rank));  // of one id
+  for (int64_t id = 0; id < m.inputs; ++id) {
+    float* row = table.data() + id * columns;
+    for (size_t r = 0; r < a.size(); ++r)
+      a[r] = m.scale * m.a[r * static_cast<size_t>(m.inputs) + static_cast<size_t>(id)];
+    for (int64_t j = 0; j < columns; ++j) {
+      row[j] += std::inner_product(a.begin(), a.end(), m.b.begin() + j * m.rank, 0.0f);
+      squares[static_cast<size_t>(j)] += double{row[j]} * row[j];
+    }
+  }
+  std::vector<float> factors(squares.size());
+  for (size_t j = 0; j < factors.size(); ++j) {
+    factors[j] = static_cast<float>(m.magnitude[j] / std::sqrt(squares[j]));
+  }
+  for (size_t i = 0; i < table.size(); ++i) table[i] *= factors[i % factors.size()];
+  return table;
+}
+
+void prepare_table(Adapter::Extra& extra, const Adapter::Module& m, const LoraSite::Part& part, const Checkpoint& model,
+                   ops::Queue& queue) {
   Memory& memory = queue.device().memory();
   if (m.rank == 0) return set_rows(extra, m.saved, m.inputs, memory);
+  if (!m.magnitude.empty()) return set_rows(extra, scaled_table(m, part, model, queue), m.outputs, memory);
   std::vector<float> rows(m.a.size()), b = m.b;
   for (int64_t r = 0; r < m.rank; ++r) {
     for (int64_t id = 0; id < m.inputs; ++id) {
@@ -248,7 +275,7 @@ void prepare_adapter(Adapter& adapter, const LoraSites& sites, const Checkpoint&
       if (!m.tokens.empty()) {
         prepare_tokens(m, sites, place, model, queue, make);
       } else if (place.site->table) {
-        prepare_table(make(), m, queue);
+        prepare_table(make(), m, part, model, queue);
       } else {
         prepare_layer(make(), adapter, m, part, model, queue);
       }

@@ -1,7 +1,6 @@
 // Adapters that peft made, of the architectures of tests/goldens/arch: the logits are transformers' and peft's.
 // tests/tools/make_lora_goldens.py makes them. Some have logits with another scale, too. Others were converted to GGUF
 // by llama.cpp.
-// by llama.cpp.
 #include <gtest/gtest.h>
 
 #include "base/json.h"

@@ -46,6 +46,7 @@ CASES = {
         {"target_modules": ["v_proj"], "trainable_token_indices": {"embed_tokens": [300, 7, 8], "lm_head": [5, 6, 319]}},
     ),
     "gemma2-tokens": ("gemma2", {"target_modules": ["v_proj"], "trainable_token_indices": [3, 40, 41]}),
+    "gemma2-dora": ("gemma2", {"target_modules": ["v_proj", "embed_tokens"], "use_dora": True}),
     "llama-alora": (
         "llama",
         {"target_modules": ATTENTION, "alora_invocation_tokens": INVOCATION, "task_type": "CAUSAL_LM"},
@@ -100,7 +101,9 @@ def make(name, arch, settings):
     with tempfile.TemporaryDirectory() as folder:
         model = peft.get_peft_model(load(arch, folder), peft.LoraConfig(r=2, lora_alpha=3, **settings)).eval()
         for key, parameter in model.named_parameters():
-            if "lora_" in key:
+            if "lora_magnitude" in key:
+                parameter.data *= 1 + 0.3 * torch.randn(parameter.shape, generator=random)
+            elif "lora_" in key:
                 scale = parameter.shape[1] ** -0.5 if "lora_A" in key else 0.3
                 parameter.data = torch.randn(parameter.shape, generator=random) * scale
                 if name.endswith("gguf"):
