@@ -153,6 +153,13 @@ Writer gptq(int bits, int64_t group, bool symmetric, int zero_offset, bool disor
   };
 }
 
+// Values of 8 bits, one matrix of 3 bits, and 4 bits otherwise.
+void gptq_of_mixed_bits(Tensors& to, const std::string& name, Matrix& m) {
+  if (name.ends_with("v_proj")) return gptq(8, 64, true, 1)(to, name, m);
+  if (name.ends_with("layers.0.mlp.down_proj")) return gptq(3, 32, true, 1)(to, name, m);
+  gptq(4, 64, true, 1)(to, name, m);
+}
+
 void awq(Tensors& to, const std::string& name, Matrix& m) {
   const Integers q = quantize(m, 4, 64, false, &kFloat16);
   const std::vector<int> order = {0, 4, 1, 5, 2, 6, 3, 7};
@@ -458,6 +465,8 @@ TEST(Quantized, Gptq) {
   Json dynamic = json(4, 64, false, "gptq");
   dynamic["dynamic"] = {{"-:.*embed.*", Json::object()}, {"lm_head", Json::object()}, {"+:.*mlp.*", {{"sym", false}}}};
   expect_equal(dynamic, gptq(4, 64, false, 1), 2);
+  dynamic["dynamic"] = {{"+:.*v_proj", {{"bits", 8}}}, {".*layers.0.mlp.down_proj", {{"bits", 3}, {"group_size", 32}}}};
+  expect_equal(dynamic, gptq_of_mixed_bits, 1.8);
   for (const bool indexed : {true, false}) {  // the last group of a matrix is cut
     expect_equal(json(4, 96, false, "gptq"), gptq(4, 96, false, 1, false, indexed), 0.9);
   }
@@ -496,6 +505,10 @@ TEST(Quantized, AutoRound) {
                      {"autoround_version", "0.5.1"},
                      {"extra_config", {{"lm_head", {{"bits", 16}, {"data_type", "float"}}}}}};
   expect_equal(good, gptq(4, 64, true, 1), 2);
+  Json mixed = good;
+  mixed["extra_config"]["model.layers.0.mlp.down_proj"] = {{"bits", 3}, {"group_size", 32}};
+  mixed["extra_config"][".*v_proj"] = {{"bits", 8}, {"data_type", "int"}};
+  expect_equal(mixed, gptq_of_mixed_bits, 1.8);
   Json awq_form = good;
   awq_form["packing_format"] = "auto_round:auto_awq";
   expect_equal(awq_form, awq, 2);
@@ -645,7 +658,7 @@ TEST(Quantized, RefusesByNameWhatItDoesNotKnow) {
   EXPECT_THAT(with("bits", 5), HasSubstr("bits"));
   EXPECT_THAT(with("checkpoint_format", "marlin"), HasSubstr("checkpoint_format"));
   EXPECT_THAT(with("rotation", "hadamard"), HasSubstr("rotation"));
-  EXPECT_THAT(with("dynamic", {{".*up_proj", {{"bits", 8}}}}), AllOf(HasSubstr("dynamic"), HasSubstr("up_proj")));
+  EXPECT_THAT(with("dynamic", {{".*up_proj", {{"bits", 5}}}}), AllOf(HasSubstr("dynamic"), HasSubstr("up_proj")));
   EXPECT_THAT(with("dynamic", {{"+:.*up_proj", {{"format", "awq"}}}}), AllOf(HasSubstr("up_proj"), HasSubstr("awq")));
   EXPECT_THAT(refusal(
                   good, [](Tensors& t) { t.erase("model.layers.1.mlp.up_proj.qzeros"); }, write),
@@ -689,7 +702,7 @@ TEST(Quantized, RefusesOptionsOfEveryMethodByName) {
       {with(auto_round, "packing_format", "auto_round:llm_compressor"), "packing_format", "llm_compressor"},
       {with(auto_round, "data_type", "mx_fp"), "data_type", "mx_fp"},
       {with(auto_round, "act_bits", 8), "act_bits", "fewer"},
-      {with(auto_round, "extra_config", {{"model.layers.0.mlp.up_proj", {{"bits", 2}}}}), "extra_config", "up_proj"},
+      {with(auto_round, "extra_config", {{"model.layers.0.mlp.up_proj", {{"bits", 5}}}}), "extra_config", "up_proj"},
       {with(auto_round, "rotation_config", {{"kind", "hadamard"}}), "rotation_config", "not understood"},
       {{{"quant_method", "bitsandbytes"}, {"load_in_2bit", true}}, "load_in_2bit", "not understood"},
       {{{"quant_method", "modelopt"}, {"quant_algo", "W4A8_AWQ"}}, "quant_algo", "W4A8_AWQ"},

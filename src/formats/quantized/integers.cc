@@ -1,5 +1,9 @@
 // Reads integers in groups with zero points: GPTQ, AWQ, and AutoRound, which writes either format.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
 
 #include "base/json.h"
 #include "formats/quantized/tensors.h"
@@ -15,17 +19,32 @@ std::vector<int32_t> cut_groups(int64_t inputs, int64_t size, int64_t groups) {
   return group_of;
 }
 
+// The bits of a matrix's integers. If modules have different ones, the zeros of its outputs show them.
+int bits_of(const TensorEntry& zeros, int64_t outputs, const std::set<int>& known) {
+  if (known.size() == 1) return *known.begin();
+  const auto found = std::ranges::find_if(known, [&](int bits) { return zeros.shape[1] * 32 == outputs * bits; });
+  if (found == known.end()) {
+    refuse(zeros, fmt::format("it is {} words wide, which {} numbers of {} bits are not", zeros.shape[1], outputs,
+                              fmt::join(known, " or ")));
+  }
+  return *found;
+}
+
 // Reads a GPTQ matrix. Inputs come first: word (i, o) holds several inputs of output o, and zeros (g, o) several
 // outputs. Integers of 2 and 3 bits are widened to 4 bits.
-void gptq_matrix(QuantizedTensors& t, const std::string& name, int bits, int zero_offset) {
+void gptq_matrix(QuantizedTensors& t, const std::string& name, const std::set<int>& known_bits, int zero_offset) {
   const TensorEntry weight = t.take(name + ".qweight", &kInt32, 0, 0), scale = t.take(name + ".scales");
+  const TensorEntry zero = t.take(name + ".qzeros", &kInt32, 0, 0);
+  const int bits = bits_of(zero, weight.shape[1], known_bits);
   const int64_t outputs = weight.shape[1], inputs = weight.shape[0] * 32 / bits;
   if (words_of(inputs, bits) != weight.shape[0] || words_of(outputs, bits) * 32 != outputs * bits) {
     refuse(weight, fmt::format("its size is not a multiple of whole words of {}-bit numbers", bits));
   }
   const Scales scales(scale, outputs, true);
   const int64_t groups = scales.count(), zero_words = words_of(outputs, bits);
-  const TensorEntry zero = t.take(name + ".qzeros", &kInt32, groups, zero_words);
+  if (zero.shape != Shape{groups, zero_words}) {
+    refuse(zero, fmt::format("it must be [{}, {}]", groups, zero_words));
+  }
   GroupMatrix m{.bits = bits == 8 ? 8 : 4, .outputs = outputs, .inputs = inputs};
   m.group_of = t.has(name + ".g_idx") ? order_of(t.take(name + ".g_idx"), inputs, groups)
                                       : cut_groups(inputs, t.config.get("group_size", -1), groups);
@@ -55,39 +74,45 @@ void awq_matrix(QuantizedTensors& t, const std::string& name) {
   t.add(entry_of(name + ".weight", std::move(m)));
 }
 
+bool is_gptq_bits(const Json& bits) { return bits == 2 || bits == 3 || bits == 4 || bits == 8; }
+
 int gptq_bits(const Config& config) {
   const auto bits = config.at<int>("bits");
-  if (bits != 2 && bits != 3 && bits != 4 && bits != 8) {
+  if (!is_gptq_bits(bits)) {
     config.refuse("bits", fmt::format("{} is not supported (expected one of: 2, 3, 4, 8)", bits));
   }
   return bits;
 }
 
 // "dynamic" maps patterns of modules to settings of their own (GPTQModel). Modules of a pattern that begins with "-:"
-// stay unquantized. Refuses settings that the tensors do not show.
-void check_dynamic(const Config& config, int bits) {
+// stay unquantized. Returns the bits that occur. Refuses settings that the tensors do not show.
+std::set<int> dynamic_bits(const Config& config) {
+  std::set<int> out = {gptq_bits(config)};
   const Config dynamic = config.object("dynamic");
   for (const auto& [pattern, settings] : dynamic.values().items()) {
     if (pattern.starts_with("-:")) continue;
     if (!settings.is_object()) dynamic.refuse(pattern, "must be an object");
     for (const auto& [key, value] : settings.items()) {
-      const bool shown = key == "group_size" || key == "desc_act" || key == "sym" || (key == "bits" && value == bits);
-      if (!shown) dynamic.refuse(pattern, fmt::format("{} = {} of some modules is not supported", key, value.dump()));
+      const bool bits = key == "bits" && is_gptq_bits(value);
+      if (!bits && key != "group_size" && key != "desc_act" && key != "sym") {
+        dynamic.refuse(pattern, fmt::format("{} = {} of some modules is not supported", key, value.dump()));
+      }
+      if (bits) out.insert(value.get<int>());
     }
   }
+  return out;
 }
 
 }  // namespace
 
 void read_gptq(QuantizedTensors& t) {
   const Config& config = t.config;
-  const int bits = gptq_bits(config);
+  const std::set<int> bits = dynamic_bits(config);
   const auto format = config.get("checkpoint_format", std::string("gptq"));
   if (format != "gptq" && format != "gptq_v2") {
     config.refuse("checkpoint_format", "'" + format + "' is not supported (expected one of: gptq, gptq_v2)");
   }
   if (config.get("is_marlin_format", false)) config.refuse("is_marlin_format", "is not supported");
-  check_dynamic(config, bits);
   // The tensors show the groups and their order, except for a last group that is cut.
   ignore(config, {"group_size",
                   "desc_act",
@@ -150,13 +175,17 @@ void read_auto_round(QuantizedTensors& t) {
   if (awq && bits != 4) {
     config.refuse("bits", fmt::format("{} is not supported with the format of auto_awq (expected 4)", bits));
   }
-  // Settings per module are supported only when they leave the module unquantized.
+  std::set<int> all_bits = {bits};
   if (const Json* extra = config.find("extra_config"); extra != nullptr && extra->is_object()) {
     for (const auto& [module, settings] : extra->items()) {
       const Json own = settings.is_object() ? settings.value("bits", Json(bits)) : Json();
-      if (own != bits && !(own.is_number_integer() && own.get<int64_t>() >= 16)) {
-        config.refuse("extra_config", "'" + module + "': a different number of bits per module is not supported");
+      if (own.is_number_integer() && own.get<int64_t>() >= 16) continue;  // stays unquantized
+      const bool integers = settings.is_object() && settings.value("data_type", Json("int")) == "int";
+      if (!integers || !is_gptq_bits(own) || (awq && own != 4)) {
+        config.refuse("extra_config", fmt::format("'{}': only integers of {} bits or unquantized modules are supported",
+                                                  module, awq ? "4" : "2, 3, 4 or 8"));
       }
+      all_bits.insert(own.get<int>());
     }
   }
   ignore(config, {"act_bits",
@@ -201,7 +230,7 @@ void read_auto_round(QuantizedTensors& t) {
     if (awq) {
       awq_matrix(t, name);
     } else {
-      gptq_matrix(t, name, bits, 1);
+      gptq_matrix(t, name, all_bits, 1);
     }
   }
 }
