@@ -655,7 +655,11 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
     if (!was_read && on_host && fits_in_memory(plan)) loaded.packed->read_ahead(pool);
   }
   loaded.adapters = make_sites(plan, /*dry=*/false);
-  LoadContext context = context_for(options, plan, loaded.adapters.get(), /*dry=*/false);
+  if (!on_host) {
+    const size_t gaps = Slab::kAlignment * plan.packed_sizes.size();
+    loaded.slab = std::make_unique<Slab>(plan.weight_bytes + gaps, plan.device->memory());
+  }
+  LoadContext context = context_for(options, plan, loaded.adapters.get(), /*dry=*/false, loaded.slab.get());
   context.packed = loaded.packed;
   const double total = static_cast<double>(std::max<size_t>(plan.checkpoint->total_bytes(), 1));
   if (!on_host) {

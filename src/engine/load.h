@@ -23,6 +23,7 @@
 #include "sluice/options.h"
 #include "sluice/request.h"
 #include "speculative/options.h"
+#include "tensor/slab.h"
 
 namespace sluice {
 
@@ -83,6 +84,7 @@ LoadPlan plan_load(const EngineOptions& options, ThreadPool& pool,
 struct LoadedModel {
   LoadPlan plan;
   std::shared_ptr<PackedFile> packed;   // file of packed weights that are used; null: the weights are in memory
+  std::unique_ptr<Slab> slab{};         // memory of weights on a device; null: the host's
   std::unique_ptr<LoraSites> adapters;  // where adapters change the model; null: there is no room for any
   std::unique_ptr<Model> model;
   std::unique_ptr<KvCache> kv;

@@ -115,7 +115,8 @@ size_t step_bytes(const Model& model, const LoadContext& context, int tokens, in
   return model.activation_bytes(tokens, rows) + floats(context.widest_exchange * tokens) + floats(results);
 }
 
-LoadContext context_for(const EngineOptions& options, const LoadPlan& plan, LoraSites* sites, bool dry) {
+LoadContext context_for(const EngineOptions& options, const LoadPlan& plan, LoraSites* sites, bool dry,
+                        Memory* memory) {
   return {.checkpoint = *plan.checkpoint,
           .queue = *plan.queue,
           .dtype = plan.dtype,
@@ -128,6 +129,7 @@ LoadContext context_for(const EngineOptions& options, const LoadPlan& plan, Lora
           .key_parts = options.decode_context_parallel_size,
           .expert_parallel = options.enable_expert_parallel,
           .stage = plan.stage,
+          .memory = memory != nullptr ? *memory : plan.device->memory(),
           .lora = sites};
 }
 

@@ -14,8 +14,9 @@ DType parse_dtype(std::string_view option, const std::string& name, DType automa
 // Returns the checkpoint's own type: the one in config.json, or else the type of the first stored matrix.
 DType checkpoint_dtype(const Checkpoint& checkpoint);
 
-// What the model of a plan is built with. `sites` may be null.
-LoadContext context_for(const EngineOptions& options, const LoadPlan& plan, LoraSites* sites, bool dry);
+// What the model of a plan is built with. `sites` may be null. Weights go to `memory`; null: to that of the device.
+LoadContext context_for(const EngineOptions& options, const LoadPlan& plan, LoraSites* sites, bool dry,
+                        Memory* memory = nullptr);
 // Builds the model for texts of up to max_len tokens; 0: its own limit. Throws Error.
 std::unique_ptr<Model> build_model(const LoadPlan& plan, LoadContext& context, int max_len);
 // Builds the layers of the plan's checkpoint that continue `model`, as the plan of a model that drafts. Throws Error.
