@@ -41,6 +41,20 @@ void run(LoadContext& context, Packer::Job job, size_t bytes, bool stay) {
   context.packer->run(std::move(job), bytes, stay);
 }
 
+// The same bytes, holding the memory that they go to.
+ops::UploadedBytes kept(ops::UploadedBytes weights, std::shared_ptr<const Buffer> memory) {
+  weights.read = [read = std::move(weights.read), memory = std::move(memory)](size_t begin, std::span<std::byte> into) {
+    read(begin, into);
+  };
+  return weights;
+}
+
+// Copies weights that stay, now or beside the constructors.
+void copy(LoadContext& context, ops::UploadedBytes weights) {
+  if (context.packer == nullptr) return ops::upload(context.queue, std::span(&weights, 1));
+  context.packer->copy(std::move(weights));
+}
+
 }  // namespace
 
 PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, int64_t inputs,
@@ -66,10 +80,7 @@ PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, i
   view_.data = storage_->data();
   if (context.packed == nullptr) return;
   if (context.packed->filled()) {
-    const auto copy = [=, to = storage_, from = context.packed->next(bytes)](ops::Queue& queue) {
-      ops::upload(queue, to->data(), from, bytes);
-    };
-    run(context, copy, bytes, /*stay=*/true);
+    copy(context, kept(ops::bytes_of(storage_->data(), context.packed->next(bytes), bytes), storage_));
   } else {
     context.for_file.push_back(storage_);
   }
@@ -77,10 +88,14 @@ PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, i
 
 void PackedWeight::pack(LoadContext& context, int64_t row, const Tensor& matrix) {
   if (matrix.data == nullptr || !context.packs()) return;
+  const bool stays = context.checkpoint.maps(matrix.data);
+  if (std::byte* const place = ops::place_of(context.queue, view_, row, matrix); place != nullptr && stays) {
+    return copy(context, kept(ops::bytes_of(place, matrix.data, matrix.bytes()), storage_));
+  }
   const auto pack = context.ops.matmul.at(view_.dtype).pack;
   run(
       context, [=, into = view_, memory = storage_](ops::Queue& queue) { pack(queue, into, row, matrix); },
-      matrix.bytes(), context.checkpoint.maps(matrix.data));
+      matrix.bytes(), stays);
 }
 
 void PackedWeight::clear(LoadContext& context, int64_t row, int64_t rows) {
@@ -490,23 +505,29 @@ namespace {
 void copy_table(Memory& memory, const Tensor& to, const Tensor& from, int64_t column) {
   constexpr int64_t kRows = 256;  // rows at a time
   const auto columns = static_cast<size_t>(to.shape[1]), row_bytes = columns * to.dtype->block_bytes;
-  const auto first = static_cast<size_t>(column);
   std::vector<float> values(static_cast<size_t>(from.shape[1]));
   std::vector<std::byte> rows(kRows * row_bytes);
   for (int64_t begin = 0; begin < from.rows(); begin += kRows) {
     const int64_t count = std::min(kRows, from.rows() - begin);
     for (int64_t i = 0; i < count; ++i) {
-      const std::byte* row = from.slice_rows(begin + i, 1).data;
-      std::byte* into = rows.data() + static_cast<size_t>(i) * row_bytes;
-      if (from.dtype == to.dtype) {
-        std::copy_n(row + first * to.dtype->block_bytes, row_bytes, into);
-      } else {
-        to_float(from.dtype, row, values.data(), values.size());
-        from_float(to.dtype, values.data() + first, into, columns);
-      }
+      to_float(from.dtype, from.slice_rows(begin + i, 1).data, values.data(), values.size());
+      from_float(to.dtype, values.data() + column, rows.data() + static_cast<size_t>(i) * row_bytes, columns);
     }
     memory.copy(to.data + static_cast<size_t>(begin) * row_bytes, rows.data(), static_cast<size_t>(count) * row_bytes);
   }
+}
+
+// The same columns as they are: both tables have one type.
+ops::UploadedBytes columns_of(const Tensor& to, const Tensor& from, int64_t column) {
+  if (from.shape == to.shape && from.dense()) return ops::bytes_of(to.data, from.data, to.bytes());
+  const size_t size = to.dtype->block_bytes, row_bytes = static_cast<size_t>(to.shape[1]) * size;
+  const size_t offset = static_cast<size_t>(column) * size;
+  return {to.data, to.bytes(), row_bytes, [=](size_t begin, std::span<std::byte> into) {
+            for (size_t at = 0; at < into.size(); at += row_bytes) {
+              const auto row = static_cast<int64_t>((begin + at) / row_bytes);
+              std::copy_n(from.slice_rows(row, 1).data + offset, row_bytes, into.data() + at);
+            }
+          }};
 }
 
 }  // namespace
@@ -540,13 +561,17 @@ Embedding::Embedding(const Weights& w, std::string_view name, int64_t rows, int6
   if (context.dry) return;
   memory_ = std::make_shared<Buffer>(copy.bytes(), context.memory);
   table_.data = copy.data = memory_->data();
-  const auto fill = [copy, from, column = mine.begin, memory = memory_, &where = context.memory](ops::Queue& q) {
-    if (from.dtype == copy.dtype && from.shape == copy.shape && from.dense()) {
-      return ops::upload(q, copy.data, from.data, copy.bytes());
-    }
-    copy_table(where, copy, from, column);
+  const bool stays = context.checkpoint.maps(from.data), bytes = from.dtype == type;
+  if (stays && bytes) {
+    sluice::copy(context, kept(columns_of(copy, from, mine.begin), memory_));
+    return;
+  }
+  const auto fill = [=, column = mine.begin, memory = memory_, &where = context.memory](ops::Queue& queue) {
+    if (!bytes) return copy_table(where, copy, from, column);
+    const ops::UploadedBytes all = columns_of(copy, from, column);
+    ops::upload(queue, std::span(&all, 1));
   };
-  run(context, fill, from.bytes(), context.checkpoint.maps(from.data));
+  run(context, fill, from.bytes(), stays);
 }
 
 Tensor Embedding::operator()(ops::Ctx& c, const Indices& ids) const {

@@ -90,7 +90,7 @@ void Queue::run_after(ops::Queue& other, uint64_t event) {
 }
 
 UploadSlots& Queue::upload_slots() {
-  if (uploads_ == nullptr) uploads_ = std::make_unique<UploadSlots>(launch_.device, threads().threads());
+  if (uploads_ == nullptr) uploads_ = std::make_unique<UploadSlots>(launch_.device, threads());
   return *uploads_;
 }
 

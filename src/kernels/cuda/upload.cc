@@ -20,14 +20,23 @@ constexpr int kMostThreads = 16;  // more threads than that do not read memory f
 
 }  // namespace
 
-UploadSlots::UploadSlots(int device, int threads)
+UploadSlots::UploadSlots(int device, ThreadPool& threads)
     : device_(device),
-      bytes_(std::max(2 * static_cast<size_t>(std::min(threads, kMostThreads)) * kSlotBytes, kLongestRow)),
       slot_bytes_(kSlotBytes),
-      copies_(bytes_ / kSlotBytes),
-      turns_(copies_.size()) {
+      streams_(static_cast<size_t>(std::min(threads.threads(), kMostThreads))),
+      memory_(std::max(2 * streams_.size() * kSlotBytes, kLongestRow)),
+      copies_(memory_.size() / kSlotBytes),
+      turns_(streams_.size()) {
   make_current(device);
-  check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&data_), bytes_, cudaHostAllocDefault), "pinned memory");
+  // The driver would take 30 ms to allocate 64 MiB, and could do nothing else meanwhile.
+  threads.parallel_for(slots(), 1, [&](int64_t begin, int64_t end) {
+    std::fill(memory_.data() + begin * slot_bytes_, memory_.data() + end * slot_bytes_, std::byte{0});
+  });
+  check_cuda(cudaHostRegister(memory_.data(), memory_.size(), cudaHostRegisterDefault), "pinned memory");
+  check_cuda(cudaEventCreateWithFlags(&before_, cudaEventDisableTiming), "event");
+  for (cudaStream_t& stream : streams_) {
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  }
   for (cudaEvent_t& copy : copies_) {
     // Threads that wait leave their CPUs to the thread that prepares steps meanwhile.
     check_cuda(cudaEventCreateWithFlags(&copy, cudaEventDisableTiming | cudaEventBlockingSync), "event");
@@ -36,36 +45,74 @@ UploadSlots::UploadSlots(int device, int threads)
 
 UploadSlots::~UploadSlots() {
   try_make_current(device_);
-  cudaFreeHost(data_);
+  for (const cudaStream_t stream : streams_) {
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
+  cudaHostUnregister(memory_.data());
+  cudaEventDestroy(before_);
   for (const cudaEvent_t copy : copies_) cudaEventDestroy(copy);
 }
 
-void UploadSlots::fit(size_t row_bytes, cudaStream_t stream) {
+void UploadSlots::fit(size_t row_bytes) {
   size_t wanted = kSlotBytes;
   while (wanted < row_bytes) wanted *= 2;
   if (wanted == slot_bytes_) return;
-  check_cuda(cudaStreamSynchronize(stream), "waiting for copies");
+  for (const cudaEvent_t copy : copies_) check_cuda(cudaEventSynchronize(copy), "waiting for copies");
   slot_bytes_ = wanted;
 }
 
-UploadSlots::Slot UploadSlots::next(int thread) {
-  const int own = std::min(slots(), 2);
-  const int slot = thread * own + static_cast<int>(turns_[thread]++ % static_cast<unsigned>(own));
-  check_cuda(cudaEventSynchronize(copies_[slot]), "waiting for a copy");
-  return {data_ + static_cast<size_t>(slot) * slot_bytes_, copies_[slot]};
+void UploadSlots::run_after(cudaStream_t stream, int threads) {
+  check_cuda(cudaEventRecord(before_, stream), "event");
+  for (int thread = 0; thread < threads; ++thread) {
+    check_cuda(cudaStreamWaitEvent(streams_[thread], before_), "waiting for a queue");
+  }
 }
+
+UploadSlots::Slot UploadSlots::next(int thread) {
+  const int slot = own_slot(thread, turns_[thread]++);
+  check_cuda(cudaEventSynchronize(copies_[slot]), "waiting for a copy");
+  return {memory_.data() + static_cast<size_t>(slot) * slot_bytes_, streams_[thread], copies_[slot]};
+}
+
+void UploadSlots::finish(int thread, cudaStream_t stream) const {
+  check_cuda(cudaStreamWaitEvent(stream, copies_[own_slot(thread, turns_[thread] - 1)]), "waiting for copies");
+}
+
+namespace {
+
+// Calls body(with_slot) on as many threads as there is work and room for. with_slot(use) calls use(slot), which fills
+// the slot and begins its copy. The queue goes on behind all copies.
+template <class F>
+void on_all_slots(ops::Queue& queue, UploadSlots& slots, int64_t most, F&& body) {
+  const cudaStream_t stream = current(queue).launch().stream;
+  const int64_t takers = std::min<int64_t>({most, int64_t{queue.threads().threads()}, int64_t{slots.threads()}});
+  if (takers == 0) return;
+  slots.run_after(stream, static_cast<int>(takers));
+  queue.threads().parallel_for(takers, 1, [&](int64_t first_taker, int64_t last_taker) {
+    make_current(current(queue).launch().device);
+    for (auto taker = static_cast<int>(first_taker); taker < last_taker; ++taker) {
+      body([&](auto&& use) {
+        const UploadSlots::Slot slot = slots.next(taker);
+        use(slot);
+        check_cuda(cudaEventRecord(slot.copied, slot.stream), "event");
+      });
+    }
+  });
+  for (int taker = 0; taker < static_cast<int>(takers); ++taker) slots.finish(taker, stream);
+}
+
+}  // namespace
 
 void upload_rows(ops::Queue& queue, std::byte* to, size_t pitch, size_t row_bytes, int64_t rows,
                  const std::function<void(int64_t begin, int64_t end, std::byte* rows)>& fill) {
   CHECK(row_bytes > 0 && row_bytes <= UploadSlots::kLongestRow, "rows of {} bytes", row_bytes);
   if (rows == 0) return;
   UploadSlots& slots = current(queue).upload_slots();
-  cudaStream_t stream = current(queue).launch().stream;
-  slots.fit(row_bytes, stream);
+  slots.fit(row_bytes);
   const auto rows_of = [&](size_t bytes) { return static_cast<int64_t>(std::max<size_t>(bytes / row_bytes, 1)); };
-  const int64_t least = rows_of(kLeastPiece), most = rows_of(slots.slot_bytes());
-  const int64_t takers = std::min<int64_t>(
-      {(rows + least - 1) / least, int64_t{queue.threads().threads()}, std::max(slots.slots() / 2, 1)});
+  const int64_t least = rows_of(kLeastPiece), most = rows_of(slots.slot_bytes()), parts = (rows + least - 1) / least;
+  const int64_t takers = std::min<int64_t>({parts, int64_t{queue.threads().threads()}, int64_t{slots.threads()}});
   std::atomic<int64_t> next{0};
   // Takes the next rows: fewer towards the end, so that all threads finish together. Empty: there are none.
   const auto take = [&] {
@@ -75,43 +122,65 @@ void upload_rows(ops::Queue& queue, std::byte* to, size_t pitch, size_t row_byte
     } while (begin < rows && !next.compare_exchange_weak(begin, end, std::memory_order_relaxed));
     return std::pair(std::min(begin, rows), end);
   };
-  queue.threads().parallel_for(takers, 1, [&](int64_t first_taker, int64_t last_taker) {
-    make_current(current(queue).launch().device);
-    for (auto taker = static_cast<int>(first_taker); taker < last_taker; ++taker) {
-      for (auto [begin, end] = take(); begin < end; std::tie(begin, end) = take()) {
-        const UploadSlots::Slot slot = slots.next(taker);
+  on_all_slots(queue, slots, parts, [&](auto&& with_slot) {
+    for (auto [begin, end] = take(); begin < end; std::tie(begin, end) = take()) {
+      with_slot([&, begin = begin, end = end](const UploadSlots::Slot& slot) {
         fill(begin, end, slot.data);
         std::byte* const there = to + static_cast<size_t>(begin) * pitch;
         const auto count = static_cast<size_t>(end - begin);
         check_cuda(pitch == row_bytes
-                       ? cudaMemcpyAsync(there, slot.data, count * row_bytes, cudaMemcpyHostToDevice, stream)
+                       ? cudaMemcpyAsync(there, slot.data, count * row_bytes, cudaMemcpyHostToDevice, slot.stream)
                        : cudaMemcpy2DAsync(there, pitch, slot.data, row_bytes, row_bytes, count, cudaMemcpyHostToDevice,
-                                           stream),
+                                           slot.stream),
                    "weights");
-        check_cuda(cudaEventRecord(slot.copied, stream), "event");
-      }
+      });
     }
   });
 }
 
 namespace {
 
-bool upload(ops::Queue& queue, std::byte* to, const std::byte* from, size_t bytes) {
+// A part of one of several uploads, for one slot.
+struct Piece {
+  const ops::UploadedBytes* of = nullptr;
+  size_t begin = 0, bytes = 0;
+};
+
+// Threads take pieces of all uploads in turn: to wait for all of them after each would leave most idle.
+bool upload(ops::Queue& queue, std::span<const ops::UploadedBytes> all) {
   if (dynamic_cast<Queue*>(&queue) == nullptr) return false;
-  constexpr size_t kRow = 4096;
-  const auto part = [&](size_t first, size_t row_bytes, size_t rows) {
-    upload_rows(queue, to + first, row_bytes, row_bytes, static_cast<int64_t>(rows),
-                [&](int64_t begin, int64_t end, std::byte* into) {
-                  const auto at = static_cast<size_t>(begin) * row_bytes;
-                  std::copy_n(from + first + at, static_cast<size_t>(end - begin) * row_bytes, into);
-                });
-  };
-  part(0, kRow, bytes / kRow);
-  if (bytes % kRow != 0) part(bytes / kRow * kRow, bytes % kRow, 1);
+  UploadSlots& slots = current(queue).upload_slots();
+  slots.fit(kSlotBytes);
+  std::vector<Piece> pieces;
+  for (const ops::UploadedBytes& one : all) {
+    CHECK(one.piece <= kSlotBytes, "pieces of {} bytes", one.piece);
+    const size_t step = kSlotBytes / one.piece * one.piece;
+    for (size_t begin = 0; begin < one.bytes; begin += step) {
+      pieces.push_back({&one, begin, std::min(step, one.bytes - begin)});
+    }
+  }
+  std::atomic<size_t> next{0};
+  on_all_slots(queue, slots, static_cast<int64_t>(pieces.size()), [&](auto&& with_slot) {
+    for (size_t i = next++; i < pieces.size(); i = next++) {
+      const Piece& piece = pieces[i];
+      with_slot([&](const UploadSlots::Slot& slot) {
+        piece.of->read(piece.begin, {slot.data, piece.bytes});
+        check_cuda(
+            cudaMemcpyAsync(piece.of->to + piece.begin, slot.data, piece.bytes, cudaMemcpyHostToDevice, slot.stream),
+            "weights");
+      });
+    }
+  });
   return true;
 }
 
-const ops::Upload uploads{.name = "cuda", .run = upload};
+std::byte* place_of(const ops::Queue& queue, const ops::Weight& into, int64_t row, const Tensor& from) {
+  const bool bytes = from.dtype == into.dtype && into.dtype->block_size == 1 && from.dense();
+  if (!bytes || padded_k(into.k) != into.k || dynamic_cast<const Queue*>(&queue) == nullptr) return nullptr;
+  return into.data + static_cast<size_t>(row * into.k) * static_cast<size_t>(into.dtype->block_bytes);
+}
+
+const ops::Upload uploads{.name = "cuda", .run = upload, .place_of = place_of};
 const Registry<ops::Upload> registered(uploads);
 
 }  // namespace

@@ -3,19 +3,22 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "ops/device.h"
+#include "tensor/tensor.h"
 
 namespace sluice::cuda {
 
 // The pinned memory of a queue for uploads, divided into slots. A slot is filled again when its last copy is done.
 class UploadSlots {
  public:
-  UploadSlots(int device, int threads);
+  UploadSlots(int device, ThreadPool& threads);
   ~UploadSlots();
   UploadSlots(const UploadSlots&) = delete;
   UploadSlots& operator=(const UploadSlots&) = delete;
@@ -23,22 +26,36 @@ class UploadSlots {
   static constexpr size_t kLongestRow = size_t{32} << 20;
 
   // Makes slots that hold a row of so many bytes. Waits for the copies from slots of another size.
-  void fit(size_t row_bytes, cudaStream_t stream);
+  void fit(size_t row_bytes);
   size_t slot_bytes() const { return slot_bytes_; }
-  int slots() const { return static_cast<int>(bytes_ / slot_bytes_); }
+  int slots() const { return static_cast<int>(memory_.size() / slot_bytes_); }
 
-  // Returns a slot for a thread, one of its two in turn, when the last copy from it is done. Threads count from 0 to
-  // slots() / 2 or 1.
+  // Threads count from 0 to threads() - 1. Each copies on a stream of its own. On one stream the weights arrived no
+  // later, but a start took longer (bench/results/2026-11-cuda-load.md).
+  int threads() const { return std::clamp(slots() / 2, 1, static_cast<int>(streams_.size())); }
+  // Has the streams of so many threads wait for the work that is on a stream so far.
+  void run_after(cudaStream_t stream, int threads);
+  // Returns a slot for a thread, one of its two in turn, when the last copy from it is done.
   struct Slot {
     std::byte* data = nullptr;
-    cudaEvent_t copied = nullptr;  // to be recorded behind the copy
+    cudaStream_t stream = nullptr;  // of the thread, for the copy
+    cudaEvent_t copied = nullptr;   // to be recorded behind the copy
   };
   Slot next(int thread);
+  // Has a stream wait for the copies of a thread so far.
+  void finish(int thread, cudaStream_t stream) const;
 
  private:
+  int own_slot(int thread, unsigned turn) const {
+    const int own = std::min(slots(), 2);
+    return thread * own + static_cast<int>(turn % static_cast<unsigned>(own));
+  }
+
   const int device_;
-  size_t bytes_ = 0, slot_bytes_ = 0;
-  std::byte* data_ = nullptr;
+  size_t slot_bytes_ = 0;
+  cudaEvent_t before_ = nullptr;       // what copies wait for
+  std::vector<cudaStream_t> streams_;  // of each thread
+  Buffer memory_;
   std::vector<cudaEvent_t> copies_;  // the last copy of each slot
   std::vector<unsigned> turns_;      // of each thread
 };

@@ -13,9 +13,11 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "ops/device.h"
+#include "ops/upload.h"
 
 namespace sluice {
 
@@ -34,6 +36,8 @@ class Packer {
   // Runs a job, which reads `bytes` of weights, after the earlier ones. If the weights stay, this returns at once.
   // Otherwise it runs the job here, on the caller's queue. Throws what an earlier job threw.
   void run(Job job, size_t bytes, bool stay);
+  // Copies weights that stay, together with those of the calls before and after. Returns at once.
+  void copy(ops::UploadedBytes weights);
   // Bytes of weights whose jobs are not done.
   size_t pending() const { return pending_.load(std::memory_order_relaxed); }
   // Waits until all jobs and what they queued are done, or until `deadline`. Returns whether they are. Throws what a
@@ -43,10 +47,13 @@ class Packer {
 
  private:
   struct Waiting {
-    Job job;
+    Job job{};
+    ops::UploadedBytes copy{};  // without a job
     size_t bytes = 0;
   };
+  void add(Waiting waiting);
   void work(const std::stop_token& stop);
+  std::vector<Waiting> take();
 
   ops::Queue& callers_;
   bool callers_busy_ = false;  // with a job
@@ -57,7 +64,8 @@ class Packer {
   Clock::time_point begin_{}, end_{};
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<Waiting> jobs_;  // the first one is running
+  std::deque<Waiting> jobs_;  // those that are not begun
+  bool busy_ = false;         // with a job, or with copies
   std::exception_ptr error_;  // what the last job threw
   std::jthread thread_;
 };

@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <stdexcept>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "kernels/cuda/device.h"
 #include "ops/ops.h"
+#include "ops/upload.h"
 
 namespace sluice::cuda::upload_test {
 namespace {
@@ -70,6 +73,68 @@ TEST_F(Uploads, ErrorsReachTheCallerAndTheNextCallWorks) {
                            }),
                std::runtime_error);
   expect_uploaded(65'536, 1024, 1024);
+}
+
+TEST_F(Uploads, PiecesOfSeveralAreNotCut) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  const std::vector<size_t> sizes = {kPiece, 7, 3 * kPiece + 1, 0, 90 * kPiece + 12'345, 5 * kPiece};
+  std::vector<Buffer> there;
+  std::vector<ops::UploadedBytes> all;
+  std::atomic<size_t> cut = 0;
+  for (const size_t bytes : sizes) {
+    const Buffer& to = there.emplace_back(std::max<size_t>(bytes, 1), device_->memory());
+    const auto seed = static_cast<int64_t>(all.size());
+    all.push_back({to.data(), bytes, bytes % 2 == 0 ? kPiece : size_t{64} << 10, {}});
+    all.back().read = [&cut, seed, bytes, piece = all.back().piece](size_t begin, std::span<std::byte> into) {
+      if (begin % piece != 0 || (into.size() % piece != 0 && begin + into.size() != bytes)) ++cut;
+      for (size_t i = 0; i < into.size(); ++i) into[i] = byte_of(seed, begin + i);
+    };
+  }
+  ops::upload(*queue_, all);
+  queue_->wait();
+  EXPECT_EQ(cut, 0u);
+  for (size_t n = 0; n < sizes.size(); ++n) {
+    std::vector<std::byte> back(sizes[n]);
+    device_->memory().copy(back.data(), there[n].data(), back.size());
+    size_t wrong = 0;
+    for (size_t i = 0; i < back.size(); ++i) wrong += back[i] == byte_of(static_cast<int64_t>(n), i) ? 0 : 1;
+    EXPECT_EQ(wrong, 0u) << n;
+  }
+}
+
+TEST_F(Uploads, PlainMatricesAreCopiedToTheirRows) {
+  const Buffer there(1 << 20, device_->memory());
+  const ops::Weight into{.dtype = &kBFloat16, .n = 64, .k = 256, .data = there.data()};
+  std::byte source[1];
+  EXPECT_EQ(ops::place_of(*queue_, into, 3, Tensor(source, &kBFloat16, {8, 256})), there.data() + 3 * 256 * 2);
+  EXPECT_EQ(ops::place_of(*queue_, into, 3, Tensor(source, &kFloat32, {8, 256})), nullptr) << "converted";
+  Tensor wide(source, &kBFloat16, {8, 256});
+  wide.row_stride = 512;
+  EXPECT_EQ(ops::place_of(*queue_, into, 3, wide), nullptr);
+  ops::Weight padded = into;
+  padded.k = 250;
+  EXPECT_EQ(ops::place_of(*queue_, padded, 3, Tensor(source, &kBFloat16, {8, 250})), nullptr);
+}
+
+// A matrix is packed by several calls, and some of them read back what an earlier one uploaded.
+TEST_F(Uploads, TakeTheirTurnAmongTheWorkOfTheQueue) {
+  constexpr size_t kBytes = size_t{48} << 20;
+  constexpr int kTurns = 4, kCopies = 100;  // copies that keep the device busy for longer than the host needs for rows
+  const Buffer there(kBytes, device_->memory());
+  std::vector<Buffer> copies;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    upload_rows(*queue_, there.data(), 4096, 4096, kBytes / 4096, [&](int64_t begin, int64_t end, std::byte* to) {
+      std::fill_n(to, (end - begin) * 4096, static_cast<std::byte>(turn + 1));
+    });
+    const Buffer& copy = copies.emplace_back(kBytes, device_->memory());
+    for (int i = 0; i < kCopies; ++i) queue_->copy_async(copy.data(), there.data(), kBytes);
+  }
+  queue_->wait();
+  std::vector<std::byte> back(kBytes);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    device_->memory().copy(back.data(), copies[turn].data(), kBytes);
+    EXPECT_EQ(std::ranges::count(back, static_cast<std::byte>(turn + 1)), static_cast<std::ptrdiff_t>(kBytes)) << turn;
+  }
 }
 
 }  // namespace

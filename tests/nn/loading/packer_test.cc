@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <latch>
+#include <span>
 #include <vector>
 
 #include "ops/ops.h"
@@ -61,6 +64,42 @@ TEST_F(PackerTest, HandsOverWeightsThatStay) {
   packer_.run(add(2), 1, kTemporary);
   EXPECT_EQ(done_, (std::vector{1, 2}));
   EXPECT_EQ(packer_.pending(), 0u);
+}
+
+// Returns a copy of `bytes` bytes of value `value`, in pieces of three.
+ops::UploadedBytes filled(std::byte* to, size_t bytes, std::byte value) {
+  return {.to = to, .bytes = bytes, .piece = 3, .read = [value](size_t, std::span<std::byte> into) {
+            std::ranges::fill(into, value);
+          }};
+}
+
+TEST_F(PackerTest, CopiesInOrderWithJobs) {
+  std::array<std::byte, 30> to{};
+  std::vector<std::ptrdiff_t> counts;
+  const auto count = [&](ops::Queue&) { counts.push_back(std::ranges::count(to, std::byte{0})); };
+  std::latch gate(1);
+  packer_.run(wait_for(gate), 1, kStay);
+  packer_.copy(filled(to.data(), 7, std::byte{1}));
+  packer_.copy(filled(to.data() + 7, 0, std::byte{2}));
+  packer_.copy(filled(to.data() + 7, 3, std::byte{3}));
+  packer_.run(count, 1, kStay);
+  packer_.copy(filled(to.data() + 10, 20, std::byte{4}));
+  EXPECT_EQ(packer_.pending(), 1u + 10 + 1 + 20);
+  gate.count_down();
+  packer_.run(count, 1, kTemporary);
+  EXPECT_EQ(counts, (std::vector<std::ptrdiff_t>{20, 0}));
+  EXPECT_EQ(std::ranges::count(to, std::byte{1}), 7);
+  EXPECT_EQ(std::ranges::count(to, std::byte{3}), 3);
+  EXPECT_EQ(packer_.pending(), 0u);
+}
+
+TEST_F(PackerTest, ThrowsWhatACopyThrew) {
+  std::byte to{};
+  packer_.copy({.to = &to, .bytes = 1, .read = [](size_t, std::span<std::byte>) {
+                  throw Error(ErrorCode::kCorruptFile, "a damaged weight");
+                }});
+  EXPECT_THROW(packer_.wait(), Error);
+  EXPECT_THROW(packer_.copy(filled(&to, 1, std::byte{1})), Error);
 }
 
 TEST_F(PackerTest, ThrowsWhatAJobThrew) {
