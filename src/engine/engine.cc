@@ -35,6 +35,7 @@
 #include "engine/inbox.h"
 #include "engine/load.h"
 #include "engine/metrics.h"
+#include "engine/packed_cache.h"
 #include "engine/pooling_engine.h"
 #include "engine/prompt_modules.h"
 #include "engine/prompt_vectors.h"
@@ -708,7 +709,7 @@ class EngineImpl final : public TextEngine {
   std::thread thread_;
 };
 
-std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::function<void(double)>& progress) {
+std::unique_ptr<Engine> load_once(const EngineOptions& options, const std::function<void(double)>& progress) {
   const RankPlace place = place_of(options, 0);
   const int parts = place.count > 1 || ranks_of(options) > 1 ? 1 : parse_numa(options.numa);
   auto pool = std::make_unique<ThreadPool>(threads_of_rank(options, 0), /*pin=*/true, parts,
@@ -747,6 +748,10 @@ std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::fun
   auto engine = std::make_unique<EngineImpl>(options, std::move(pool), std::move(loaded), std::move(*text), rising);
   rising(1);
   return engine;
+}
+
+std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::function<void(double)>& progress) {
+  return load_again_if_damaged(options, [&](const EngineOptions& given) { return load_once(given, progress); });
 }
 
 // What the file system or the kernel refuses is an Error like any other.

@@ -742,9 +742,11 @@ bool LoadedModel::files_intact() const {
 
 LoadedModel load_model(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events,
                        std::shared_ptr<Communicator> communicator) {
-  LoadedModel loaded = begin_loading(options, pool, events, std::move(communicator));
-  loaded.finish_weights(events.progress);
-  return loaded;
+  return load_again_if_damaged(options, [&](const EngineOptions& given) {
+    LoadedModel loaded = begin_loading(given, pool, events, communicator);
+    loaded.finish_weights(events.progress);
+    return loaded;
+  });
 }
 
 LoadedModel begin_loading(const EngineOptions& options, ThreadPool& pool, const LoadEvents& events,

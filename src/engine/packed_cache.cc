@@ -42,13 +42,13 @@ bool fits_in_memory(const LoadPlan& plan) { return plan.packed_bytes() <= plan.m
 
 PackedFileCheck packed_file_check(const EngineOptions& options, const LoadPlan& plan) {
   const std::string& value = options.packed_cache_check;
-  // A device has no background check, since all of the file is read at once. A plan for the check of options has none.
+  // A device gets all of the file at once, and whoever copies it compares. A plan for the check of options has none.
   const bool copied = plan.device != nullptr && !plan.device->memory().host_accessible();
-  if (value == "load" || (value == "background" && copied)) return PackedFileCheck::kOnLoad;
-  if (value == "background") return PackedFileCheck::kInBackground;
   if (value == "off") return PackedFileCheck::kOff;
-  if (value == "auto")
-    return fits_in_memory(plan) || copied ? PackedFileCheck::kOnLoad : PackedFileCheck::kInBackground;
+  if (copied && (value == "auto" || value == "load" || value == "background")) return PackedFileCheck::kByReader;
+  if (value == "load") return PackedFileCheck::kOnLoad;
+  if (value == "background") return PackedFileCheck::kInBackground;
+  if (value == "auto") return fits_in_memory(plan) ? PackedFileCheck::kOnLoad : PackedFileCheck::kInBackground;
   throw Error(
       ErrorCode::kInvalidRequest,
       fmt::format("--packed-cache-check: unknown value '{}' (expected one of: auto, load, background, off)", value));

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/log.h"
 #include "engine/load.h"
 
 namespace sluice {
@@ -20,5 +21,19 @@ PackedFileCheck packed_file_check(const EngineOptions& options, const LoadPlan& 
 
 // Whether the packed weights leave enough memory for the rest, so that all of them should be read at once.
 bool fits_in_memory(const LoadPlan& plan);
+
+// Returns load(options). If the file turns out to be damaged while a device's weights are copied from it, calls load()
+// again, which packs the weights anew. A damaged file that cannot be deleted is left out then.
+template <class F>
+auto load_again_if_damaged(const EngineOptions& options, F&& load) {
+  EngineOptions again = options;
+  try {
+    return load(options);
+  } catch (const PackedFileDamaged& e) {
+    log::warning("--packed-cache: {}; the weights are packed again", e.what());
+    if (!e.deleted) again.packed_cache.clear();
+  }
+  return load(again);
+}
 
 }  // namespace sluice

@@ -80,7 +80,9 @@ PackedWeight::PackedWeight(LoadContext& context, DType dtype, int64_t outputs, i
   view_.data = storage_->data();
   if (context.packed == nullptr) return;
   if (context.packed->filled()) {
-    copy(context, kept(ops::bytes_of(storage_->data(), context.packed->next(bytes), bytes), storage_));
+    const auto read = [file = context.packed, number = context.packed->skip(bytes), keep = storage_](
+                          size_t begin, std::span<std::byte> into) { file->read(number, begin, into); };
+    copy(context, {.to = storage_->data(), .bytes = bytes, .piece = PackedFile::kBlock, .read = read});
   } else {
     context.for_file.push_back(storage_);
   }

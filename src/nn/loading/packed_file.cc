@@ -30,7 +30,6 @@ namespace fs = std::filesystem;
 constexpr size_t kPage = 4096;
 constexpr char kMagic[8] = {'S', 'L', 'U', 'I', 'C', 'E', 'P', 'W'};
 constexpr uint32_t kVersion = 2;
-constexpr size_t kBlock = 1u << 20;
 
 // The first page of the file. `hash` covers the fields before it.
 struct Header {
@@ -90,7 +89,10 @@ bool still_named(int fd, const std::string& path) {
 }  // namespace
 
 PackedFile::PackedFile(PackedFileSpec spec) : spec_(std::move(spec)) {
-  for (const size_t size : spec_.sizes) blocks_ += (size + kBlock - 1) / kBlock;
+  for (const size_t size : spec_.sizes) {
+    first_blocks_.push_back(blocks_);
+    blocks_ += (size + kBlock - 1) / kBlock;
+  }
   bytes_ = kPage + whole_pages(blocks_ * sizeof(uint32_t));
   for (const size_t size : spec_.sizes) {
     offsets_.push_back(bytes_);
@@ -104,7 +106,10 @@ PackedFile::PackedFile(PackedFileSpec spec) : spec_(std::move(spec)) {
   if (!map()) begin();
 }
 
-PackedFile::~PackedFile() { discard(); }
+PackedFile::~PackedFile() {
+  discard();
+  if (filled_fd_ >= 0) ::close(filled_fd_);
+}
 
 void PackedFile::fail(const std::string& what, int error) const {
   throw PackedFileError(ErrorCode::kInternal, fmt::format("{}: {}{}{}", path_, what, error != 0 ? ": " : "",
@@ -113,7 +118,7 @@ void PackedFile::fail(const std::string& what, int error) const {
 
 // Maps the existing file if it is the right one.
 bool PackedFile::map() {
-  const Fd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  Fd file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) {
     if (errno == ENOENT || errno == ENOTDIR) return false;
     fail("cannot open the file", errno);
@@ -128,7 +133,10 @@ bool PackedFile::map() {
     if (mapped == MAP_FAILED) fail("mmap", errno);
     mapping_ = FileMapping({static_cast<std::byte*>(mapped), bytes_}, PROT_READ, path_);
     refused_ = refusal();
-    if (refused_.empty()) return filled_ = true;
+    if (refused_.empty()) {
+      filled_fd_ = file.release();
+      return filled_ = true;
+    }
     mapping_ = {};
   }
   return false;
@@ -165,13 +173,12 @@ std::span<uint32_t> PackedFile::checksums() const {
 // read from the disk at once. The threads of each part of the pool take that part's share of every weight.
 template <class F>
 void PackedFile::for_each_block(ThreadPool* pool, F&& body) const {
-  size_t first = 0;  // index of the weight's first block
   for (size_t i = 0; i < offsets_.size(); ++i) {
     const std::span<std::byte> weight(mapping_.data() + offsets_[i], spec_.sizes[i]);
     const size_t count = (weight.size() + kBlock - 1) / kBlock;
     const auto part = [&](int64_t begin, int64_t end) {
       for (auto k = static_cast<size_t>(begin); k < static_cast<size_t>(end); ++k) {
-        body(i, first + k, weight.subspan(k * kBlock, std::min(kBlock, weight.size() - k * kBlock)));
+        body(i, first_blocks_[i] + k, weight.subspan(k * kBlock, std::min(kBlock, weight.size() - k * kBlock)));
       }
     };
     if (pool != nullptr && count > 1) {
@@ -179,7 +186,6 @@ void PackedFile::for_each_block(ThreadPool* pool, F&& body) const {
     } else {
       part(0, static_cast<int64_t>(count));
     }
-    first += count;
   }
 }
 
@@ -282,6 +288,36 @@ std::byte* PackedFile::next(size_t bytes) {
                       SYNC_FILE_RANGE_WRITE);
   }
   return mapping_.data() + offsets_[next_++];
+}
+
+size_t PackedFile::skip(size_t bytes) {
+  const size_t weight = next_;
+  next(bytes);
+  return weight;
+}
+
+// Does not use the mapping: to read it takes page faults, and to unmap what was read takes time at the end of a load.
+void PackedFile::read(size_t weight, size_t begin, std::span<std::byte> into) const {
+  CHECK(filled_ && begin % kBlock == 0 && begin + into.size() <= spec_.sizes.at(weight), "bytes {} to {} of weight {}",
+        begin, begin + into.size(), weight);
+  for (size_t at = 0; at < into.size();) {
+    const auto place = static_cast<off_t>(offsets_[weight] + begin + at);
+    const ssize_t count = ::pread(filled_fd_, into.data() + at, into.size() - at, place);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", path_, std::strerror(errno)));
+    if (count == 0) report_damage(weight);  // the file became shorter
+    at += static_cast<size_t>(count);
+  }
+  if (spec_.check != PackedFileCheck::kByReader) return;
+  const std::span<const uint32_t> expected = checksums().subspan(first_blocks_[weight] + begin / kBlock);
+  for (size_t at = 0, block = 0; at < into.size(); at += kBlock, ++block) {
+    if (checksum(into.subspan(at, std::min(kBlock, into.size() - at))) != expected[block]) report_damage(weight);
+  }
+}
+
+void PackedFile::report_damage(size_t weight) const {
+  const bool deleted = still_named(filled_fd_, path_) ? ::unlink(path_.c_str()) == 0 : true;
+  throw PackedFileDamaged(fmt::format("{} has damaged weights, one of them is number {}", path_, weight), deleted);
 }
 
 void PackedFile::write_out(std::span<const std::byte> part) const {

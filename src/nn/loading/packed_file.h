@@ -27,8 +27,14 @@ struct PackedFileError : Error {
   using Error::Error;
 };
 
-// When the checksums of an existing file are compared with its weights.
-enum class PackedFileCheck { kOnLoad, kInBackground, kOff };
+// A weight that was read from the file does not match its checksums. No weight of the file may be used.
+struct PackedFileDamaged : Error {
+  PackedFileDamaged(const std::string& what, bool deleted) : Error(ErrorCode::kCorruptFile, what), deleted(deleted) {}
+  bool deleted;  // the file is gone, so that the next PackedFile of its name is written anew
+};
+
+// When the checksums of an existing file are compared with its weights. kByReader: in read().
+enum class PackedFileCheck { kOnLoad, kByReader, kInBackground, kOff };
 
 struct PackedFileSpec {
   std::string folder;         // created if it does not exist
@@ -57,6 +63,12 @@ class PackedFile {
   void reserve();
   // Memory of the next weight, page-aligned; zeroed unless filled. `bytes` must match the spec.
   std::byte* next(size_t bytes);
+  // Passes over the next weight, for a later read() of it. Returns its number.
+  size_t skip(size_t bytes);
+  // Reads a part of a weight of a filled file: some of its blocks. With PackedFileCheck::kByReader, throws
+  // PackedFileDamaged if they do not match their checksums, and deletes the file. Thread-safe.
+  void read(size_t weight, size_t begin, std::span<std::byte> into) const;
+  static constexpr size_t kBlock = size_t{1} << 20;  // bytes under one checksum
   // Writes a part of a weight to disk, and returns when it is there.
   void write_out(std::span<const std::byte> part) const;
   // Call after the last weight of a file that was not filled. Writes the file to disk and gives it its name. Throws
@@ -82,14 +94,17 @@ class PackedFile {
   template <class F>
   void for_each_block(ThreadPool* pool, F&& body) const;
   std::optional<size_t> damaged_weight() const;
+  [[noreturn]] void report_damage(size_t weight) const;
   [[noreturn]] void fail(const std::string& what, int error) const;
   void discard() noexcept;
 
   PackedFileSpec spec_;
-  std::vector<size_t> offsets_;  // offset of each weight
+  std::vector<size_t> offsets_;       // offset of each weight
+  std::vector<size_t> first_blocks_;  // index of the first block of each weight
   std::string path_, unfinished_;
   std::string refused_;  // why an existing file is not used
   int fd_ = -1;          // the unfinished file, locked
+  int filled_fd_ = -1;   // the filled file, for read()
   FileMapping mapping_;
   size_t bytes_ = 0;
   size_t blocks_ = 0;

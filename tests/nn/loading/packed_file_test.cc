@@ -13,6 +13,7 @@
 #include <iterator>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "support/temp_folder.h"
 
@@ -251,6 +252,74 @@ TEST_F(PackedFileTest, ChecksCanBeOff) {
   overwrite(write(s), 7 * kPage, 'x');
   s.check = PackedFileCheck::kOff;
   EXPECT_TRUE(PackedFile(s).filled());
+}
+
+// Readers of a device's weights take blocks in any order.
+TEST_F(PackedFileTest, PartsAreReadAndCompared) {
+  PackedFileSpec s = spec();
+  s.sizes = {3, (2u << 20) + 5, 1u << 20};
+  s.check = PackedFileCheck::kByReader;
+  const std::string path = write(s);
+  PackedFile file(s);
+  for (size_t weight = 0; weight < s.sizes.size(); ++weight) EXPECT_EQ(file.skip(s.sizes[weight]), weight);
+  const auto expect_part = [&](size_t weight, size_t begin, size_t count) {
+    std::vector<std::byte> part(count);
+    file.read(weight, begin, part);
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(part[i], byte_of(1, weight, begin + i)) << weight << ", " << begin + i;
+  };
+  expect_part(2, 0, s.sizes[2]);
+  expect_part(1, 2u << 20, 5);
+  expect_part(1, 1u << 20, (1u << 20) + 5);
+  expect_part(1, 0, 1u << 20);
+  expect_part(0, 0, 3);
+}
+
+void expect_damaged(const PackedFile& file, size_t weight, size_t bytes, bool deleted) {
+  std::vector<std::byte> into(bytes);
+  try {
+    file.read(weight, 0, into);
+    FAIL() << "not reported";
+  } catch (const PackedFileDamaged& e) {
+    EXPECT_EQ(e.deleted, deleted);
+    EXPECT_NE(std::string(e.what()).find(std::to_string(weight)), std::string::npos) << e.what();
+  }
+}
+
+TEST_F(PackedFileTest, AReaderFindsDamageAndDeletesTheFile) {
+  PackedFileSpec s = spec();
+  s.check = PackedFileCheck::kByReader;
+  const std::string path = write(s);
+  overwrite(path, 7 * kPage, 'x');
+  const PackedFile file(s);
+  ASSERT_TRUE(file.filled());
+  std::vector<std::byte> sound(s.sizes[1]);
+  file.read(1, 0, sound);
+  EXPECT_TRUE(fs::exists(path));
+  expect_damaged(file, 2, s.sizes[2], /*deleted=*/true);
+  EXPECT_FALSE(fs::exists(path));
+  write(s);
+  expect_damaged(file, 2, s.sizes[2], /*deleted=*/true);
+  EXPECT_TRUE(fs::exists(path)) << "the file of another process";
+}
+
+TEST_F(PackedFileTest, AReaderReportsAFileThatBecameShorter) {
+  PackedFileSpec s = spec();
+  s.check = PackedFileCheck::kByReader;
+  const std::string path = write(s);
+  const PackedFile file(s);
+  fs::resize_file(path, 6 * kPage);
+  expect_damaged(file, 2, s.sizes[2], /*deleted=*/true);
+}
+
+TEST_F(PackedFileTest, AReaderMayNotBeAbleToDeleteADamagedFile) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may delete everything";
+  PackedFileSpec s = spec();
+  s.check = PackedFileCheck::kByReader;
+  overwrite(write(s), 7 * kPage, 'x');
+  const PackedFile file(s);
+  fs::permissions(s.folder, fs::perms::owner_read | fs::perms::owner_exec);
+  expect_damaged(file, 2, s.sizes[2], /*deleted=*/false);
+  fs::permissions(s.folder, fs::perms::owner_all);
 }
 
 TEST_F(PackedFileTest, ThatShrinksInUseIsReported) {
