@@ -17,7 +17,7 @@ namespace sluice {
 namespace {
 
 constexpr int kFewestBlocks = 16;  // smallest Size::blocks
-constexpr int kFirstRows = 64;     // most rows of the steps that are captured before the first request
+constexpr int kFirstRows = 32;     // most rows of the steps that are captured before the first request
 
 int whole(int n, int step) { return (n + step - 1) / step * step; }
 
