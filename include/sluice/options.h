@@ -66,7 +66,7 @@ struct EngineOptions {
   std::string kv_transfer_backend = "tcp";      // how rows travel: tcp, ucx (libucp); both servers need the same
   int kv_transfer_timeout_ms = 30'000;          // wait for a row until the rest is computed; how long rows are held
   double kv_cache_share = 1;  // part of that default which is taken: models that share a machine have less; no flag
-  double gpu_memory_utilization = 0.9;  // fraction of the GPU's memory, including other processes' use
+  double gpu_memory_utilization = 0.95;  // fraction of the GPU's memory, including other processes' use
   bool enable_prefix_caching = true;
   std::string prefix_cache_eviction = "lru";  // which cached prefixes give way first: lru, lfu
   int session_ttl = 600;  // seconds that cached tokens of a session stay without a turn, unless the request says so
