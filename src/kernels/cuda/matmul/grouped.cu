@@ -123,7 +123,9 @@ template <int rows, bool gated>
 __device__ void produce(const GroupedParams& p, const CUtensorMap& weights, const CUtensorMap& inputs,
                         const Stages<rows>& shared) {
   constexpr int kStages = Stages<rows>::kStages;
-  const uint64_t policy = l2_evict_normal();
+  // Where tiles are small, most experts have one, so that their weights are read once. Large tiles read them again.
+  const bool once = rows < 256 && p.starts != nullptr;
+  const uint64_t often = l2_evict_normal(), of_weights = once ? l2_evict_first() : often;
   const int rank = static_cast<int>(blockIdx.x) % kCluster;
   uint32_t step = 0;
   for (Work work(p, rows); work.take(); step += p.chunks) {
@@ -135,13 +137,13 @@ __device__ void produce(const GroupedParams& p, const CUtensorMap& weights, cons
       arrive_expecting(shared.full(stage), kWeightBytes + work.units * kUnitBytes);
       if constexpr (gated) {
         copy_gated_tile(shared.weights(stage), weights, i * kChunk, work.output / 2 / kTurn, work.tile.matrix,
-                        shared.full(stage), policy);
+                        shared.full(stage), of_weights);
       } else {
-        copy_tma_tile(shared.weights(stage), weights, i * kChunk, row, shared.full(stage), policy);
+        copy_tma_tile(shared.weights(stage), weights, i * kChunk, row, shared.full(stage), of_weights);
       }
       for (int unit = rank; unit < work.units; unit += kCluster) {
         multicast_tma_tile(shared.inputs(stage) + unit * kUnitBytes, inputs, i * kChunk, work.tile.row + unit * kUnit,
-                           shared.full(stage), policy, (1 << kCluster) - 1);
+                           shared.full(stage), often, (1 << kCluster) - 1);
       }
     }
   }
