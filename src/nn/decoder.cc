@@ -477,7 +477,7 @@ class DecoderLm final : public Model {
   std::optional<NextNorm> mlp_input_norm(ops::Ctx& c, const Layer& layer, const LayerSpec& kind, const Tensor& x,
                                          const Tensor& normed) const {
     const DType type = layer.feed_forward != nullptr ? layer.feed_forward->input_type(c, x.rows())
-                       : kind.moe                    ? &kFloat32
+                       : kind.moe                    ? layer.moe.input_type(c, x.rows())
                                                      : layer.mlp.input_type(c, x.rows());
     return input_norm(spec_.names_of(kind).mlp_norm, layer.mlp_norm, x, normed, type);
   }

@@ -81,6 +81,15 @@ bool StackedLinear::gated(ops::Ctx& c, const Tensor& out, const Tensor& x, const
       activation, next.outputs());
 }
 
+bool StackedLinear::takes_gated(const ops::Ctx& c, int64_t places, ops::Activation activation,
+                                const StackedLinear& next) const {
+  if (type() != next.type() || adapts(c) || next.adapts(c)) return false;
+  return ops::takes_gated_experts(
+      c, type(),
+      {.experts = count_, .places = places, .units = outputs_ / 2, .k = weight_.view().k, .next_n = next.outputs()},
+      activation);
+}
+
 void StackedLinear::experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts,
                             const Indices& slots) const {
   if (!adapts(c)) return experts(c, out, x, starts);

@@ -39,6 +39,8 @@ class StackedLinear {
   // see ops::gated_experts.
   bool gated(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Tensor& rows,
              ops::Activation activation, const StackedLinear& next) const;
+  // Whether gated() computes this for so many places, and then takes an x in the type of the weights as well.
+  bool takes_gated(const ops::Ctx& c, int64_t places, ops::Activation activation, const StackedLinear& next) const;
   // The same for rows in order of places, with what adapters change: `slots` are those of ops::matrix_slots.
   void experts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& starts, const Indices& slots) const;
   // One matrix per head; see ops::HeadMatmulArgs. Where adapters change them, rows of `out` are dense.

@@ -71,11 +71,12 @@ void expert_matmul(Ctx& ctx, const ExpertMatmulArgs& args) {
         args.x.dtype->name);
   const MatmulKernels& kernels = kernels_of(ctx, args.weight, args.starts.shape.elements() - 1, args.out.shape[1]);
   const bool gathers = args.rows.data != nullptr;
-  if (gathers || args.x.dtype == &kFloat32) {
+  if (args.x.dtype == &kFloat32) {
     check_matrix(args.x, "x", gathers ? -1 : args.out.shape[0], args.weight->k);
-  } else {  // from gated_experts()
-    CHECK(args.x.dtype == args.weight->dtype && args.x.shape == Shape({args.out.shape[0], args.weight->k}), "x {} {}",
-          args.x.dtype->name, args.x.shape.str());
+  } else {  // from gated_experts(), or where takes_gated_experts()
+    CHECK(args.x.dtype == args.weight->dtype && args.x.shape[1] == args.weight->k &&
+              (gathers ? ctx.ops.gathers_rows : args.x.shape[0] == args.out.shape[0]),
+          "x {} {}", args.x.dtype->name, args.x.shape.str());
   }
   if (gathers) check_list(args.rows, "rows", args.out.shape[0]);
   if (!gathers || ctx.ops.gathers_rows) return ctx.ops.expert_matmul(ctx.queue, kernels, args);

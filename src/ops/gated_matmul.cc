@@ -33,8 +33,13 @@ bool gated_experts(Ctx& ctx, const ExpertMatmulArgs& args, Activation activation
   CHECK(args.weight->n == experts * rows && args.x.shape[1] == args.weight->k, "out {}, x {}, weight [{}, {}]",
         args.out.shape.str(), args.x.shape.str(), args.weight->n, args.weight->k);
   CHECK(args.out.dtype == args.weight->dtype, "out is {}", args.out.dtype->name);
+  CHECK(args.x.dtype == &kFloat32 || args.x.dtype == args.weight->dtype, "x is {}", args.x.dtype->name);
   return any_kernel(ctx, args.weight->dtype,
                     [&](const GatedMatmul& k) { return k.run_experts(ctx.queue, args, activation, next_n); });
+}
+
+bool takes_gated_experts(const Ctx& ctx, DType weights, const GatedExperts& sizes, Activation activation) {
+  return any_kernel(ctx, weights, [&](const GatedMatmul& k) { return k.takes_experts(ctx.queue, sizes, activation); });
 }
 
 }  // namespace sluice::ops

@@ -86,6 +86,8 @@ void run(Checked& d, DType stored, const Batch& b, Results& to) {
   const Packed in = stacked(d.ctx, stored, b.in), out = stacked(d.ctx, stored, b.out);
   const bool gathers = b.gathers && d.ctx.ops.gathers_rows;
   const int64_t inner = to.units->shape[1];
+  const GatedExperts sizes{
+      .experts = std::ssize(b.in), .places = b.places, .units = inner, .k = b.x->shape[1], .next_n = to.out->shape[1]};
   Owned rounded(stored, {b.places, inner});
   std::memset(rounded->data, 0x77, rounded.bytes());
   const Owned poison(rounded);
@@ -96,6 +98,7 @@ void run(Checked& d, DType stored, const Batch& b, Results& to) {
                         .weight = &in,
                         .bias = b.bias ? b.in_bias->f32() : nullptr};
   to.taken = gated_experts(d.ctx, args, b.activation, to.out->shape[1]);
+  EXPECT_EQ(takes_gated_experts(d.ctx, stored, sizes, b.activation), to.taken);
   Tensor units = rounded;
   d.ctx.queue.wait();
   if (to.taken) {
@@ -104,6 +107,16 @@ void run(Checked& d, DType stored, const Batch& b, Results& to) {
     EXPECT_EQ(std::memcmp(rounded->data, poison->data, row * starts[0]), 0) << "rows before the first";
     EXPECT_EQ(std::memcmp(rounded->data + row * end, poison->data + row * end, row * (b.places - end)), 0) << "behind";
     to_float(stored, rounded->data, to.units->f32(), static_cast<size_t>(b.places * inner));
+    // Rows of x that were rounded before give the same units.
+    const Owned &x = gathers ? b.x : b.mine, rounded_x(stored, x->shape, 8), same(poison);
+    for (int64_t r = 0; r < x->rows(); ++r) {
+      std::byte* row = rounded_x->data + r * rounded_x->row_stride * 2;
+      from_float(stored, x.row(r), row, static_cast<size_t>(sizes.k));
+    }
+    args.x = rounded_x, args.out = same;
+    EXPECT_TRUE(gated_experts(d.ctx, args, b.activation, sizes.next_n));
+    d.ctx.queue.wait();
+    EXPECT_EQ(std::memcmp(same->data, rounded->data, rounded.bytes()), 0);
   } else {
     EXPECT_EQ(std::memcmp(rounded->data, poison->data, rounded.bytes()), 0);
     Owned gate_up(&kFloat32, {b.places, 2 * inner});

@@ -387,13 +387,24 @@ MatmulProblem problem_of(const ops::ExpertMatmulArgs& args, int64_t n) {
           .rounding = args.weight->inputs};
 }
 
+// Kernels that read 16-bit inputs need whole K-slices, and write four results at a time.
+bool gates_experts(const ops::Queue& queue, const ops::GatedExperts& sizes, ops::Activation activation) {
+  return gates(queue, activation, sizes.places, sizes.experts) && sizes.units % kSliceElements == 0 &&
+         sizes.next_n % 4 == 0;
+}
+bool takes_gated_experts_op(const ops::Queue& queue, const ops::GatedExperts& sizes, ops::Activation activation) {
+  return gates_experts(queue, sizes, activation) && sizes.k % kSliceElements == 0;
+}
+
 bool gated_experts_op(ops::Queue& queue, const ops::ExpertMatmulArgs& args, ops::Activation activation,
                       int64_t next_n) {
-  const int64_t experts = args.starts.shape.elements() - 1, units = args.out.shape[1];
-  if (!gates(queue, activation, args.out.rows(), experts)) return false;
-  // Kernels that read 16-bit inputs need whole K-slices, and write four results at a time.
-  if (units % kSliceElements != 0 || next_n % 4 != 0) return false;
-  if (!matmul_gated(launch(queue), problem_of(args, 2 * units))) return false;
+  const ops::GatedExperts sizes{.experts = args.starts.shape.elements() - 1,
+                                .places = args.out.rows(),
+                                .units = args.out.shape[1],
+                                .k = args.weight->k,
+                                .next_n = next_n};
+  if (!gates_experts(queue, sizes, activation)) return false;
+  if (!matmul_gated(launch(queue), problem_of(args, 2 * sizes.units))) return false;
   current(queue).finish_op();
   return true;
 }
@@ -584,6 +595,7 @@ ops::GatedMatmul gated_matmul(std::string_view name, DType type) {
           .type = type,
           .matmul = matmul_op<Kernels::kFast>,
           .run = gated_matmul_op,
+          .takes_experts = takes_gated_experts_op,
           .run_experts = gated_experts_op};
 }
 const ops::GatedMatmul gated_bf16 = gated_matmul("cuda-bfloat16", &kBFloat16),

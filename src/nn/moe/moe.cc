@@ -21,6 +21,7 @@ class Experts final : public FeedForward {
                   bool accumulate) const override {
     moe_(c, out, x, accumulate);
   }
+  DType input_type(const ops::Ctx& c, int64_t rows) const override { return moe_.input_type(c, rows); }
   int64_t floats_per_token() const override { return floats_; }
 
  private:
@@ -192,6 +193,15 @@ void Moe::sum_parts(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tenso
   apply(c, next, out);
 }
 
+// The router and the gathered experts are all that read x, and both round it to this type.
+DType Moe::input_type(const ops::Ctx& c, int64_t rows) const {
+  const bool gathered = mine_.empty() && !spec_.scaled_inputs && spec_.shared_inner == 0;
+  if (!gathered || spec_.router.empty() || !plain_units()) return &kFloat32;
+  const DType type = router_.input_type(c, rows);
+  if (type != experts_->in.type()) return &kFloat32;
+  return experts_->in.takes_gated(c, rows * spec_.top_k, spec_.activation, experts_->out) ? type : &kFloat32;
+}
+
 Choice Moe::choose(ops::Ctx& c, const Tensor& logits, const Tensor& given) const {
   Choice choice(c, logits, spec_, correction_.data(), given, Choice::Ungrouped());
   if (placed_ == nullptr) choice.group(c, spec_.choices());
@@ -213,9 +223,8 @@ Tensor Moe::run_units(ops::Ctx& c, const Tensor& x, const Tensor& starts, const 
   const int64_t places = scratch.rows();
   const Tensor gate_up = c.arena.take(&kFloat32, {places, experts_->in.outputs()});
   const Tensor inner = spec_.gated ? c.arena.take(&kFloat32, {places, inner_}) : gate_up;
-  const bool plain = spec_.gated && spec_.clamp == 0 && spec_.glu_limit == 0;
   const DType type = experts_->in.type();
-  if (plain && (type == &kBFloat16 || type == &kFloat16)) {
+  if (plain_units() && (type == &kBFloat16 || type == &kFloat16)) {
     const Tensor rounded = ops::rows_in(inner, type);
     if (experts_->in.gated(c, rounded, x, starts, rows, spec_.activation, experts_->out)) return rounded;
   }

@@ -105,9 +105,13 @@ class Moe {
   void with_given(ops::Ctx& c, const Tensor& out, const Tensor& x, const Tensor& given, bool accumulate) const {
     (*this)(c, out, x, router_(c, x), accumulate, nullptr, given);
   }
+  // The type in which this takes x; see ops::input_type.
+  DType input_type(const ops::Ctx& c, int64_t rows) const;
   static int64_t floats_per_token(const MoeSpec& spec, int hidden);  // arena floats
 
  private:
+  // Whether the experts' units are activation(gate) * up.
+  bool plain_units() const { return spec_.gated && spec_.clamp == 0 && spec_.glu_limit == 0; }
   // The adapters' slots of all places; none if no adapter changes the experts.
   Indices slots_of(ops::Ctx& c, const Choice& choice, const Tensor& starts) const;
   // Gathers the input rows of each expert, scaled by their weights, in order of places.

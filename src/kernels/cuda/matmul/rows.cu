@@ -139,13 +139,12 @@ std::optional<RowOperands> plain_operands(const Launch& l, const MatmulProblem& 
                  .weight_pitch = bytes,
                  .x = p.x.data,
                  .x_pitch = p.x.row_stride * p.x.dtype->block_bytes};
-  if (p.x.dtype != p.type) {
+  if (p.x.dtype != p.type || p.x_rows != nullptr) {
     if (static_cast<size_t>(rows * bytes) > l.workspace_bytes) return std::nullopt;
     round_rows(l, l.workspace, p.type, p.x, p.x_rows);
     of.x = l.workspace;
     of.x_pitch = bytes;
-  } else if (padded_k(p.k) != p.k || of.x_pitch % 16 != 0 || reinterpret_cast<uintptr_t>(of.x) % 16 != 0 ||
-             p.x_rows != nullptr) {
+  } else if (padded_k(p.k) != p.k || of.x_pitch % 16 != 0 || reinterpret_cast<uintptr_t>(of.x) % 16 != 0) {
     return std::nullopt;
   }
   return of;

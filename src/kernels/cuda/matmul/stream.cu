@@ -304,16 +304,20 @@ void run_type(const Launch& l, const MatmulProblem& p) {
   run_rows<T, T, 8>(l, p, a);
 }
 
-// A thread rounds eight elements at a time.
-template <class T>
-__global__ void round_kernel(T* to, const float* from, const int32_t* x_rows, int rows, int k, int packs,
-                             int64_t stride, bool aligned) {
+// A thread rounds eight elements at a time, or copies them.
+template <class T, class X>
+__global__ void round_kernel(T* to, const X* from, const int32_t* x_rows, int rows, int k, int packs, int64_t stride,
+                             bool aligned) {
   wait_for_earlier();
   const int64_t count = int64_t{rows} * packs, step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
     const auto row = static_cast<int>(i / packs), pack = static_cast<int>(i % packs);
-    const float* x = from + row_of_x(x_rows, row) * stride;
-    reinterpret_cast<uint4*>(to)[i] = load_x<T>(x, pack * 8, k, aligned);
+    const X* x = from + row_of_x(x_rows, row) * stride;
+    if constexpr (std::is_same_v<X, T>) {
+      reinterpret_cast<uint4*>(to)[i] = *reinterpret_cast<const uint4*>(x + pack * 8);
+    } else {
+      reinterpret_cast<uint4*>(to)[i] = load_x<T>(x, pack * 8, k, aligned);
+    }
   }
 }
 
@@ -325,10 +329,16 @@ void round_rows(const Launch& l, std::byte* to, DType type, const Tensor& x, con
         "rounding rows: a workspace of {} bytes is too small for {} rows of {}", l.workspace_bytes, rows, k);
   constexpr int kThreads = 256, kPack = 8;
   const int64_t packs = padded / kPack;
-  const bool aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.row_stride % 4 == 0;
-  const auto round = [&]<class T>(T* out) {
-    launch_pdl(l, "round_rows", round_kernel<T>, dim3(blocks_for(l, rows * packs, kThreads)), kThreads, 0, out, x.f32(),
+  const bool copies = x.dtype == type,
+             aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.row_stride % (copies ? kPack : 4) == 0;
+  CHECK(!copies || (aligned && k == padded), "rows of {} {} cannot be copied", k, type->name);
+  const auto launch = [&]<class T, class X>(T* out, const X* from) {
+    launch_pdl(l, "round_rows", round_kernel<T, X>, dim3(blocks_for(l, rows * packs, kThreads)), kThreads, 0, out, from,
                x_rows, static_cast<int>(rows), static_cast<int>(k), static_cast<int>(packs), x.row_stride, aligned);
+  };
+  const auto round = [&]<class T>(T* out) {
+    if (copies) return launch(out, x.as<const T>());
+    launch(out, static_cast<const float*>(x.f32()));
   };
   if (type == &kBFloat16) return round(reinterpret_cast<__nv_bfloat16*>(to));
   CHECK(type == &kFloat16, "rounding rows to {} is not supported (expected one of: bfloat16, float16)", type->name);
