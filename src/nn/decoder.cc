@@ -190,47 +190,18 @@ class DecoderLm final : public Model {
     std::vector<Rope::Rows> ropes;
     for (Rope& rope : ropes_) ropes.push_back(rope.rows(c, batch));
     const Tensor x = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.tokens.size()), spec_.hidden});
-    AuxiliaryStream::Tensors auxiliary;
-    if (stage_.first()) {
-      embed(c, batch, x);
-      if (hidden_input_) (*hidden_input_)(c, batch, kv.layer(shape_.kept_hidden), x);
-      if (auxiliary_stream_ != nullptr) auxiliary = auxiliary_stream_->begin(c, batch, x);
-    } else {
-      stage_.receive(c, {&x, 1});
-      if (auxiliary_stream_ != nullptr) {
-        for (const Shape& shape : auxiliary_stream_->shapes(x.rows())) {
-          auxiliary.push_back(c.arena.take(&kFloat32, shape));
-        }
-      }
-      stage_.receive(c, auxiliary);
-    }
+    const AuxiliaryStream::Tensors auxiliary = begin_stream(c, batch, kv, x);
     const Tensor normed = norms_inputs() ? c.arena.take(&kFloat32, x.shape) : Tensor();
     const Tensor selected = selection_.columns > 0 ? c.arena.take(&kInt32, {x.rows(), selection_.columns}) : Tensor();
-    std::optional<NextNorm> next;  // the norm in front of the next layer, which the present one computes
-    const auto cached_kv = [&](int index) { return index < 0 ? nullptr : &kv.layer(index); };
-    for (int i = stage_.begin(); i < stage_.end(); ++i) {
-      const int earlier = spec_.layers[i].kv_from;
-      const auto rope = [&](int index) { return ropes.empty() || index < 0 ? nullptr : &ropes[index]; };
-      const TokenMixerStep step{.batch = batch,
-                                .rope = rope(spec_.layers[i].rope),
-                                .query_rope = rope(spec_.layers[i].query_rope),
-                                .kv = cached_kv(cached_[i].kv),
-                                .earlier_kv = cached_kv(earlier < 0 ? -1 : cached_[earlier].kv),
-                                .auxiliary = auxiliary,
-                                .first = hidden_input_ ? 1 : 0,
-                                .state = cached_[i].state < 0 ? Tensor() : states.layer(cached_[i].state),
-                                .selected = selected};
-      if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, auxiliary, x);
-      const Tensor ready = next ? next->out : Tensor();
-      next = auxiliary_stream_ == nullptr && i + 1 < stage_.end() ? input_norm(c, i + 1, x, normed) : std::nullopt;
-      run_layer(c, i, step, {.x = x, .normed = normed, .ready = ready, .next = address(next)});
-      if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, auxiliary, x);
+    const LayerInputs inputs{batch, ropes, kv, states, auxiliary, x, normed, selected};
+    std::vector<Tensor> stream = auxiliary;
+    stream.push_back(x);
+    for (const PipelineStage::Pass& pass : stage_.passes()) {
+      if (!pass.first) stage_.receive(c, stream);
+      run_layers(c, pass.begin, pass.end, inputs);
+      if (!pass.last) stage_.send(c, stream);
     }
-    if (!stage_.last()) {
-      stage_.send(c, {&x, 1});
-      stage_.send(c, auxiliary);
-      return {};
-    }
+    if (!stage_.last()) return {};
     const bool normed_hidden = batch.wants_hidden && shape_.hidden > 0 && head_->outputs() > 0 && !hidden_input_;
     if (normed_hidden && !spec_.names.norm.empty()) norm_.in_place(c, x);
     const Tensor rows = c.arena.take(&kFloat32, {static_cast<int64_t>(batch.sample_rows.size()), spec_.hidden});
@@ -292,11 +263,11 @@ class DecoderLm final : public Model {
   }
 
   // Divides the layers by the bytes of their weights, which a decode step has to read. A layer stays with the one whose
-  // keys and values or whose selection it reads.
+  // weights it uses, and with the one whose keys and values or whose selection it reads.
   PipelineStage choose_stage(const LoadContext& context) const {
-    std::vector<int64_t> costs(spec_.layers.size(), 1);
-    std::vector<bool> cuts(spec_.layers.size(), true);
-    if (!context.stage.many()) return PipelineStage(context, costs, 0, cuts);
+    StagedLayers layers{.costs = std::vector<int64_t>(spec_.layers.size(), 1),
+                        .cuts = std::vector<bool>(spec_.layers.size(), true)};
+    if (!context.stage.many()) return PipelineStage(context, std::move(layers));
     LoadContext counting = counting_copy(context);
     const Weights w(counting), body = w / spec_.names.body;
     const auto counted = [&](auto&& construct) {
@@ -304,14 +275,18 @@ class DecoderLm final : public Model {
       construct();
       return static_cast<int64_t>(counting.weight_bytes - before);
     };
+    const auto keep_together = [&](int a, int b) {
+      const auto [first, last] = std::minmax({stored_layer(a), stored_layer(b)});
+      for (int between = first + 1; between <= last; ++between) layers.cuts[between] = false;
+    };
     for (int i = 0; i < spec_.depth(); ++i) {
-      costs[i] = counted([&] { Layer(body / path_of(stored_layer(i)), spec_, spec_.layers[i]); });
-      if (spec_.layers[i].follows) cuts[i] = false;
-      if (spec_.layers[i].kv_from < 0) continue;
-      for (int between = spec_.layers[i].kv_from + 1; between <= i; ++between) cuts[between] = false;
+      layers.weights_of.push_back(stored_layer(i));
+      layers.costs[i] = counted([&] { Layer(body / path_of(stored_layer(i)), spec_, spec_.layers[i]); });
+      if (spec_.layers[i].follows) keep_together(i - 1, i);
+      if (spec_.layers[i].kv_from >= 0) keep_together(spec_.layers[i].kv_from, i);
     }
-    const int64_t head = context.task == Task::kGenerate ? counted([&] { load_head(w); }) : 0;
-    return PipelineStage(context, costs, head, cuts);
+    if (context.task == Task::kGenerate) layers.last_cost = counted([&] { load_head(w); });
+    return PipelineStage(context, std::move(layers));
   }
 
   void load_layers(const Weights& body) {
@@ -330,8 +305,8 @@ class DecoderLm final : public Model {
 
   // The layer of this stage that already has the weights of layer `stored`; -1: none.
   int loaded_layer(int stored) const {
-    for (int i = stage_.begin(); i < static_cast<int>(layers_.size()) && i < stage_.end(); ++i) {
-      if (stored_layer(i) == stored) return i;
+    for (int i = 0; i < static_cast<int>(layers_.size()); ++i) {
+      if (stage_.holds(i) && stored_layer(i) == stored) return i;
     }
     return -1;
   }
@@ -443,6 +418,20 @@ class DecoderLm final : public Model {
     }
   }
 
+  // Fills x with the embeddings and returns the tensors beside it. Stages behind the first one only get memory for what
+  // they receive.
+  AuxiliaryStream::Tensors begin_stream(ops::Ctx& c, const BatchView& batch, const KvCache& kv, const Tensor& x) {
+    if (stage_.first()) {
+      embed(c, batch, x);
+      if (hidden_input_) (*hidden_input_)(c, batch, kv.layer(shape_.kept_hidden), x);
+      return auxiliary_stream_ != nullptr ? auxiliary_stream_->begin(c, batch, x) : AuxiliaryStream::Tensors();
+    }
+    AuxiliaryStream::Tensors auxiliary;
+    if (auxiliary_stream_ == nullptr) return auxiliary;
+    for (const Shape& shape : auxiliary_stream_->shapes(x.rows())) auxiliary.push_back(c.arena.take(&kFloat32, shape));
+    return auxiliary;
+  }
+
   // x = kept * x + added * scale * post_norm(sublayer(x)), then `next`. sublayer(out, accumulate, norm) computes out =
   // or += its result, then the norm.
   template <class Sublayer>
@@ -491,6 +480,42 @@ class DecoderLm final : public Model {
     Tensor ready;                    // the first sublayer's input if it has been made, else without data
     const NextNorm* next = nullptr;  // the norm behind the layer
   };
+
+  // What all layers of a step get.
+  struct LayerInputs {
+    const BatchView& batch;
+    const std::vector<Rope::Rows>& ropes;
+    const KvCache& kv;
+    const StateCache& states;
+    const AuxiliaryStream::Tensors& auxiliary;
+    const Tensor& x;         // the residual stream
+    const Tensor& normed;    // memory for what sublayers read
+    const Tensor& selected;  // see TokenMixerStep
+  };
+
+  void run_layers(ops::Ctx& c, int begin, int end, const LayerInputs& in) const {
+    const Tensor& x = in.x;
+    std::optional<NextNorm> next;  // the norm in front of the next layer, which the present one computes
+    const auto cached_kv = [&](int index) { return index < 0 ? nullptr : &in.kv.layer(index); };
+    const auto rope = [&](int index) { return in.ropes.empty() || index < 0 ? nullptr : &in.ropes[index]; };
+    for (int i = begin; i < end; ++i) {
+      const int earlier = spec_.layers[i].kv_from;
+      const TokenMixerStep step{.batch = in.batch,
+                                .rope = rope(spec_.layers[i].rope),
+                                .query_rope = rope(spec_.layers[i].query_rope),
+                                .kv = cached_kv(cached_[i].kv),
+                                .earlier_kv = cached_kv(earlier < 0 ? -1 : cached_[earlier].kv),
+                                .auxiliary = in.auxiliary,
+                                .first = hidden_input_ ? 1 : 0,
+                                .state = cached_[i].state < 0 ? Tensor() : in.states.layer(cached_[i].state),
+                                .selected = in.selected};
+      if (auxiliary_stream_ != nullptr) auxiliary_stream_->before_layer(c, i, in.auxiliary, x);
+      const Tensor ready = next ? next->out : Tensor();
+      next = auxiliary_stream_ == nullptr && i + 1 < end ? input_norm(c, i + 1, x, in.normed) : std::nullopt;
+      run_layer(c, i, step, {.x = x, .normed = in.normed, .ready = ready, .next = address(next)});
+      if (auxiliary_stream_ != nullptr) auxiliary_stream_->after_layer(c, i, in.auxiliary, x);
+    }
+  }
 
   void run_layer(ops::Ctx& c, int i, const TokenMixerStep& step, const LayerRows& rows) const {
     const Layer& layer = *layers_[i];

@@ -71,8 +71,9 @@ class Encoder final : public Model {
               .state = {},
               .rope_class = [](int) { return 0; }};
     const Weights body = Weights(context) / spec_.names.body;
-    const std::vector<int64_t> costs(spec_.layers.size(), 1);  // layers of one size
-    stage_ = PipelineStage(context, costs, 0, std::vector<bool>(costs.size(), true));
+    const size_t layers = spec_.layers.size();  // of one size
+    stage_ =
+        PipelineStage(context, {.costs = std::vector<int64_t>(layers, 1), .cuts = std::vector<bool>(layers, true)});
     load_tables(body);
     const int positions = max_len > 0 ? max_len : spec_.max_positions;
     for (const RopeSpec& rope : spec_.ropes) ropes_.emplace_back(rope, positions, context);
@@ -108,7 +109,8 @@ class Encoder final : public Model {
     } else {
       stage_.receive(c, {&x, 1});
     }
-    for (int i = stage_.begin(); i < stage_.end(); ++i) {
+    const PipelineStage::Pass& pass = stage_.passes().front();
+    for (int i = pass.begin; i < pass.end; ++i) {
       const EncoderLayerSpec& layer = spec_.layers[i];
       const TokenMixerStep step{
           .batch = batch, .rope = ropes.empty() ? nullptr : &ropes[layer.rope], .kv = &kv.layer(i)};

@@ -20,10 +20,6 @@ namespace sluice {
 
 inline std::filesystem::path arch_goldens() { return std::filesystem::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch"; }
 
-// Whether a model cannot be divided into stages: every layer of a later loop reads the keys and values of the first
-// loop's, so no stage can begin between them.
-inline bool has_one_stage(std::string_view name) { return name.starts_with("iquest_loop_coder"); }
-
 // Whether a device has all ops of a model.
 inline bool runs_on(std::string_view name, const ops::Backend& backend) {
   return !name.starts_with("deepseek_v4") || backend.open(0).ops().compression != nullptr;

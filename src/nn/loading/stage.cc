@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "parallel/communicator.h"
 #include "sluice/error.h"
@@ -67,28 +68,64 @@ std::vector<int> divide_layers(std::span<const int64_t> costs, int64_t last_cost
   return bounds;
 }
 
-PipelineStage::PipelineStage(const LoadContext& context, std::span<const int64_t> costs, int64_t last_cost,
-                             const std::vector<bool>& cuts)
-    : end_(static_cast<int>(costs.size())), ranks_(context.ranks.size) {
-  if (!context.stage.many()) return;
-  const std::vector<int> bounds = divide_layers(costs, last_cost, cuts, context.stage.size);
-  if (bounds.empty()) {
-    const auto most = 1 + std::count(cuts.begin() + 1, cuts.end(), true);
-    throw Error(ErrorCode::kUnsupportedModel,
-                fmt::format("--pipeline-parallel-size {}: the {} layers of this model can be divided into at most {} "
-                            "stages",
-                            context.stage.size, costs.size(), most));
+PipelineStage::PipelineStage(const LoadContext& context, StagedLayers layers)
+    : stage_(context.stage), ranks_(context.ranks.size), stage_of_(layers.costs.size(), 0) {
+  std::vector<int64_t>& costs = layers.costs;
+  std::vector<bool>& cuts = layers.cuts;
+  for (size_t i = 0; i < layers.weights_of.size(); ++i) {
+    const auto owner = static_cast<size_t>(layers.weights_of[i]);
+    if (owner == i) continue;
+    costs[owner] += std::exchange(costs[i], 0);
+    cuts[i] = false;
   }
-  begin_ = bounds[context.stage.rank], end_ = bounds[context.stage.rank + 1];
-  first_ = context.stage.rank == 0, last_ = context.stage.rank == context.stage.size - 1;
+  if (stage_.many()) {
+    const std::vector<int> bounds = divide_layers(costs, layers.last_cost, cuts, stage_.size);
+    if (bounds.empty()) {
+      const auto most = 1 + std::count(cuts.begin() + 1, cuts.end(), true);
+      throw Error(ErrorCode::kUnsupportedModel,
+                  fmt::format("--pipeline-parallel-size {}: the {} layers of this model can be divided into at most {} "
+                              "stages",
+                              stage_.size, costs.size(), most));
+    }
+    for (int i = 0; i < static_cast<int>(costs.size()); ++i) {
+      const int owner = layers.weights_of.empty() ? i : layers.weights_of[i];
+      stage_of_[i] = static_cast<int>(std::ranges::upper_bound(bounds, owner) - bounds.begin()) - 1;
+    }
+  }
+  plan_passes();
+}
+
+// Follows the stream from the embedding through all layers to the head. It goes from stage to stage, and from the last
+// one to the first, so that every rank sends to one other rank only.
+void PipelineStage::plan_passes() {
+  const int layers = static_cast<int>(stage_of_.size());
+  int at = 0;
+  Pass pass{.first = true};
+  const auto go_to = [&](int stage, int layer) {
+    while (at != stage) {
+      if (at == stage_.rank) pass.end = layer, passes_.push_back(pass);
+      at = (at + 1) % stage_.size;
+      if (at == stage_.rank) pass = {.begin = layer};
+    }
+  };
+  for (int i = 0; i < layers; ++i) go_to(stage_of_[i], i);
+  go_to(stage_.size - 1, layers);
+  if (!last()) return;
+  pass.end = layers, pass.last = true;
+  passes_.push_back(pass);
+}
+
+int PipelineStage::rank_beside(const ops::Ctx& c, int stages) const {
+  const int ranks = stage_.size * ranks_;
+  return (c.pipeline->rank() + stages * ranks_ + ranks) % ranks;
 }
 
 void PipelineStage::receive(ops::Ctx& c, std::span<const Tensor> tensors) const {
-  for (const Tensor& tensor : tensors) ops::receive(c, c.pipeline->rank() - ranks_, tensor);
+  for (const Tensor& tensor : tensors) ops::receive(c, rank_beside(c, -1), tensor);
 }
 
 void PipelineStage::send(ops::Ctx& c, std::span<const Tensor> tensors) const {
-  for (const Tensor& tensor : tensors) ops::send(c, c.pipeline->rank() + ranks_, tensor);
+  for (const Tensor& tensor : tensors) ops::send(c, rank_beside(c, 1), tensor);
 }
 
 }  // namespace sluice

@@ -3,6 +3,9 @@
 // first stage has the embedding, the last one the head. A stage is one rank, or the ranks that divide its layers
 // between them (nn/loading/split.h).
 //
+// Layers with the same weights belong to one stage. Where a model runs its layers several times (Ouro), the last stage
+// therefore sends the stream back to the first one, and a stage has several passes in a step.
+//
 // All stages construct the whole model, so that every family's code plans the same caches and reports the same
 // problems. They construct the layers of other stages inside of an OtherStage, which reads no weights and counts no
 // memory.
@@ -42,27 +45,44 @@ LoadContext counting_copy(const LoadContext& context);
 std::vector<int> divide_layers(std::span<const int64_t> costs, int64_t last_cost, const std::vector<bool>& cuts,
                                int stages);
 
+// What the stages divide.
+struct StagedLayers {
+  std::vector<int64_t> costs;     // of each layer
+  int64_t last_cost = 0;          // of what the last stage has besides
+  std::vector<bool> cuts;         // see divide_layers
+  std::vector<int> weights_of{};  // whose weights each layer uses: an earlier layer's or its own; empty: all their own
+};
+
 // The layers of this process's stage, and its connection to its neighbours.
 class PipelineStage {
  public:
+  // Consecutive layers that the stage computes before it sends the stream on; none if it only hands the stream on.
+  struct Pass {
+    int begin = 0, end = 0;
+    bool first = false;  // begins with the embedding
+    bool last = false;   // ends with the head
+  };
+
   PipelineStage() = default;
   // Throws Error(kUnsupportedModel) if the layers cannot be divided into that many stages; see divide_layers.
-  PipelineStage(const LoadContext& context, std::span<const int64_t> costs, int64_t last_cost,
-                const std::vector<bool>& cuts);
-  bool holds(int layer) const { return layer >= begin_ && layer < end_; }
-  bool first() const { return first_; }
-  bool last() const { return last_; }
-  int begin() const { return begin_; }
-  int end() const { return end_; }
+  PipelineStage(const LoadContext& context, StagedLayers layers);
+  bool holds(int layer) const { return stage_of_[layer] == stage_.rank; }
+  bool first() const { return stage_.rank == 0; }
+  bool last() const { return stage_.rank == stage_.size - 1; }
+  const std::vector<Pass>& passes() const { return passes_; }
 
-  // Exchange a step's tensors with the stage before this one or after it.
+  // Exchange a step's tensors with the stage before this one or after it. The stages are a ring.
   void receive(ops::Ctx& c, std::span<const Tensor> tensors) const;
   void send(ops::Ctx& c, std::span<const Tensor> tensors) const;
 
  private:
-  int begin_ = 0, end_ = 0;
-  bool first_ = true, last_ = true;
-  int ranks_ = 1;  // of each stage
+  void plan_passes();
+  int rank_beside(const ops::Ctx& c, int stages) const;
+
+  Ranks stage_{};
+  int ranks_ = 1;              // of each stage
+  std::vector<int> stage_of_;  // each layer's
+  std::vector<Pass> passes_;
 };
 
 }  // namespace sluice
