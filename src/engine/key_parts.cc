@@ -35,6 +35,9 @@ void check_key_parts(const EngineOptions& o) {
   if (drafts && drafts->own_layers) {
     refuse("--speculative-config with the method mtp", "its hidden states are not divided (expected another method)");
   }
+  if (drafts && !drafts->model.empty()) {
+    refuse("--speculative-config with a draft model", "its keys are not divided (expected the method ngram)");
+  }
 }
 
 void check_key_parts(const EngineOptions& o, const LoadPlan& plan) {

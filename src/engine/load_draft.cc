@@ -17,6 +17,10 @@ namespace {
   throw Error(ErrorCode::kUnsupportedModel, "--speculative-config cannot be used: " + why);
 }
 
+// Ranks divide the draft model as they divide the model. In a pipeline rank 0 has all of it, since a step's drafts are
+// made before the other stages know of the step.
+bool has_draft(const LoadPlan& plan) { return !plan.stage.many() || (plan.stage.rank == 0 && plan.ranks.rank == 0); }
+
 // Memory of the draft model's steps.
 struct DraftSizes {
   size_t step = 0, workspace = 0;
@@ -58,9 +62,11 @@ LoadPlan plan_draft_model(const EngineOptions& options, const LoadPlan& plan, co
   draft.backend = plan.backend;
   draft.device = plan.device;
   draft.queue = plan.queue;
-  draft.ranks = plan.ranks;
-  draft.communicator = plan.communicator;
-  draft.group = plan.group;
+  if (!plan.stage.many()) {
+    draft.ranks = plan.ranks;
+    draft.communicator = plan.communicator;
+    draft.group = plan.group;
+  }
   draft.kv_dtype = plan.kv_dtype;
   draft.block_size = plan.block_size;
   draft.max_num_seqs = draft.logit_rows = plan.max_num_seqs;
@@ -78,6 +84,8 @@ LoadPlan plan_draft_model(const EngineOptions& options, const LoadPlan& plan, co
     refuse(
         fmt::format("its vocabulary has {} tokens (expected {}, as the model's)", draft.shape.vocab, plan.shape.vocab));
   }
+  // The blocks of all ranks have the same groups, but only those that draft have memory for the draft model's keys.
+  for (KvShape& shape : draft.shape.kv) shape.held = has_draft(plan);
   sizes = sizes_of_draft(*built, context, draft, draft.shape.max_positions);
   return draft;
 }
@@ -102,6 +110,10 @@ Error draft_model_error(const Error& cause) {
 
 void plan_drafts(const std::string& model, LoadPlan& plan) {
   if (!plan.drafts) return;
+  if (const int given = plan.drafts->ranks; given != 1 && given != plan.ranks.size) {
+    refuse_speculative_config(fmt::format("draft_tensor_parallel_size {} (expected 1, or --tensor-parallel-size {})",
+                                          given, plan.ranks.size));
+  }
   if (plan.task != Task::kGenerate) refuse_drafts("the model does not generate text");
   if (!plan.shape.state.empty()) refuse_drafts(model + " has recurrent layers, whose state cannot go back");
   constexpr int kDrafting = 16;  // sequences that may have a whole draft in the same step
@@ -116,13 +128,14 @@ size_t plan_draft(const EngineOptions& options, LoadPlan& plan, const Model& mod
   } catch (const Error& e) {
     throw plan.drafts->own_layers ? own_layers_error(e) : draft_model_error(e);
   }
+  join_rope_classes(plan.shape, plan.draft->shape);
+  if (!has_draft(plan)) return 0;
   plan.memory.rows.push_back(
       {"draft weights", plan.draft->weight_bytes,
        fmt::format("{} parameters as {}", plan.draft->parameters, plan.draft->weight_type()->name)});
   plan.memory.rows.push_back(
       {"draft step", sizes.step,
        fmt::format("activations of {} tokens, logits of {} rows", plan.draft->step_tokens, plan.draft->logit_rows)});
-  join_rope_classes(plan.shape, plan.draft->shape);
   return sizes.workspace;
 }
 
@@ -143,7 +156,7 @@ void share_blocks(LoadPlan& plan) {
 
 std::unique_ptr<LoadedModel> load_draft(const EngineOptions& options, const LoadPlan& plan, const Model& model,
                                         const KvCache& whole) {
-  if (plan.draft == nullptr) return nullptr;
+  if (plan.draft == nullptr || !has_draft(plan)) return nullptr;
   auto loaded = std::make_unique<LoadedModel>(LoadedModel{.plan = *plan.draft,
                                                           .packed = nullptr,
                                                           .adapters = nullptr,

@@ -23,7 +23,7 @@ size_t plan_draft(const EngineOptions& options, LoadPlan& plan, const Model& mod
 // Gives the draft model the plan's blocks, whose number is final. Throws Error if its context is too short.
 void share_blocks(LoadPlan& plan);
 
-// Loads the draft model; null: there is none. Its keys and values are in blocks of `whole`. `model` is the plan's.
+// Loads the draft model; null: this rank has none. Its keys and values are in blocks of `whole`. `model` is the plan's.
 std::unique_ptr<LoadedModel> load_draft(const EngineOptions& options, const LoadPlan& plan, const Model& model,
                                         const KvCache& whole);
 

@@ -97,9 +97,6 @@ void refuse_with_ranks(const EngineOptions& o, const ops::Backend& backend) {
   if (!o.kv_transfer_listen.empty()) refuse("--kv-transfer-listen", "every rank has a part of the keys and values");
   if (!o.kv_transfer_peer.empty()) refuse("--kv-transfer-peer", "every rank has a part of the keys and values");
   if (const auto drafts = parse_speculative_config(o.speculative_config)) {
-    if (!drafts->model.empty()) {
-      refuse("--speculative-config with a draft model", "every rank has a part of one model");
-    }
     if (drafts->own_layers && o.pipeline_parallel_size > 1) {
       refuse_with("pipeline", o.pipeline_parallel_size, "--speculative-config with the method mtp",
                   "only the last stage has the model's hidden states");

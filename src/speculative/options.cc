@@ -27,6 +27,7 @@ namespace {
 
 constexpr int kMostTokens = 32;   // of a draft: a step computes all of them, and most are wrong if there are many
 constexpr int kMostLookup = 256;  // tokens that must match
+constexpr int kMostRanks = 64;
 
 int read_integer(const std::string& key, const Json& value, int least, int most) {
   if (!value.is_number_integer() || value < least || value > most) {
@@ -63,7 +64,7 @@ constexpr Key kKeys[] = {
     {"model", [](Text k, Value v, auto& o) { o.model = read_name(k, v); }},
     {"draft_p_min", [](Text k, Value v, auto& o) { o.least_probability = read_probability(k, v); }},
     {"draft_n_min", [](Text k, Value v, auto& o) { o.least_tokens = read_integer(k, v, 0, kMostTokens); }},
-    {"draft_tensor_parallel_size", [](Text k, Value v, auto&) { read_integer(k, v, 1, 1); }},
+    {"draft_tensor_parallel_size", [](Text k, Value v, auto& o) { o.ranks = read_integer(k, v, 1, kMostRanks); }},
 };
 
 Json read_object(const std::string& text) {

@@ -202,10 +202,13 @@ TEST(DraftModelEngine, WhatCannotDraftIsRefused) {
   fs::remove(fs::path(folder) / "model.safetensors");
   EXPECT_THAT(error_of(with_drafts(folder)), StartsWith("--speculative-config: the draft model: "));
 
+  EXPECT_EQ(error_of(with_drafts(draft_model(), {{"draft_tensor_parallel_size", 2}})),
+            "--speculative-config: draft_tensor_parallel_size 2 (expected 1, or --tensor-parallel-size 1)");
   EngineOptions ranks = with_drafts(draft_model());
-  ranks.tensor_parallel_size = 2;
+  ranks.tensor_parallel_size = 4;
+  ranks.decode_context_parallel_size = 2;
   EXPECT_THAT(error_of(ranks), HasSubstr("--speculative-config with a draft model cannot be used with "
-                                         "--tensor-parallel-size 2"));
+                                         "--decode-context-parallel-size 2"));
 }
 
 TEST(DraftModelEngine, MemoryOfTheDraftModelIsInThePlan) {

@@ -1,5 +1,5 @@
-// Drafts by a layer that continues the model, when ranks divide both: answers are those without drafts, and drafts are
-// right as often as in one process. The ranks are processes.
+// Drafts by a layer that continues the model, or by a draft model, when several ranks compute the model: answers are
+// those without drafts, and drafts are right as often as in one process. The ranks are processes.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "engine/draft_answers.h"
 #include "engine/prediction_model.h"
 #include "golden/rank_group.h"
@@ -79,6 +80,28 @@ TEST_F(RankPredictions, AreAllRightWhereTheModelIsKnown) {
   answers(*engine, requests(*engine));
   EXPECT_GT(drafted(*engine), 100);
   EXPECT_GE(accepted(*engine), 0.95 * drafted(*engine));
+}
+
+// The model drafts for itself: what a draft model guesses is then right. Sums over ranks have another order, so with
+// stages, where rank 0 has a draft model of its own, that holds without -tp only.
+TEST_F(RankPredictions, OfADraftModelAreRight) {
+  options_.model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
+  options_.dtype = "float32";
+  for (const auto& [tensor, stages] : {std::pair{2, 1}, {1, 2}, {2, 2}}) {
+    if (tensor * stages > most_ranks()) continue;
+    SCOPED_TRACE(fmt::format("{} ranks, {} stages", tensor, stages));
+    options_.tensor_parallel_size = tensor;
+    options_.pipeline_parallel_size = stages;
+    options_.kv_cache_memory_bytes = (stages == 1 ? 2 : 3) << 20;
+    EngineOptions with_draft = options_;
+    with_draft.speculative_config = Json({{"model", options_.model}, {"num_speculative_tokens", 3}}).dump();
+    const auto plain = Engine::load(options_), engine = Engine::load(with_draft);
+    const std::vector<Request> all = requests(*plain);
+    for (int round = 0; round < 2; ++round) expect_equal(answers(*engine, all), answers(*plain, all));
+    EXPECT_GT(drafted(*engine), 300);
+    EXPECT_GE(accepted(*engine), (tensor == 1 || stages == 1 ? 1 : 0.95) * drafted(*engine));
+    EXPECT_GT(metric(*engine, "vllm:num_preemptions"), 0);
+  }
 }
 
 }  // namespace

@@ -77,8 +77,8 @@ TEST(SpeculativeOptions, WhatIsWrongIsNamed) {
       {R"({"model": "x", "draft_p_min": 1.5})", "draft_p_min: expected a number from 0 to 1, not 1.5"},
       {R"({"model": "x", "draft_n_min": -1})", "draft_n_min: expected an integer from 0 to"},
       {R"({"model": "x", "draft_n_min": 5})", "draft_n_min 5 is above num_speculative_tokens 4"},
-      {R"({"model": "x", "draft_tensor_parallel_size": 2})",
-       "draft_tensor_parallel_size: expected an integer from 1 to 1"},
+      {R"({"model": "x", "draft_tensor_parallel_size": 0})",
+       "draft_tensor_parallel_size: expected an integer from 1 to 64"},
       {R"({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 4, "prompt_lookup_max": 3})",
        "prompt_lookup_min 4 is above prompt_lookup_max 3"},
   };

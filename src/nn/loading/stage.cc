@@ -72,11 +72,13 @@ PipelineStage::PipelineStage(const LoadContext& context, StagedLayers layers)
     : stage_(context.stage), ranks_(context.ranks.size), stage_of_(layers.costs.size(), 0) {
   std::vector<int64_t>& costs = layers.costs;
   std::vector<bool>& cuts = layers.cuts;
+  size_t own = costs.size();  // layers with weights of their own
   for (size_t i = 0; i < layers.weights_of.size(); ++i) {
     const auto owner = static_cast<size_t>(layers.weights_of[i]);
     if (owner == i) continue;
     costs[owner] += std::exchange(costs[i], 0);
     cuts[i] = false;
+    --own;
   }
   if (stage_.many()) {
     const std::vector<int> bounds = divide_layers(costs, layers.last_cost, cuts, stage_.size);
@@ -85,7 +87,7 @@ PipelineStage::PipelineStage(const LoadContext& context, StagedLayers layers)
       throw Error(ErrorCode::kUnsupportedModel,
                   fmt::format("--pipeline-parallel-size {}: the {} layers of this model can be divided into at most {} "
                               "stages",
-                              stage_.size, costs.size(), most));
+                              stage_.size, own, most));
     }
     for (int i = 0; i < static_cast<int>(costs.size()); ++i) {
       const int owner = layers.weights_of.empty() ? i : layers.weights_of[i];

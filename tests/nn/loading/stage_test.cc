@@ -122,7 +122,7 @@ TEST(PipelineStage, RefusesMoreStagesThanWeights) {
     FAIL() << "three stages";
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(),
-                 "--pipeline-parallel-size 3: the 4 layers of this model can be divided into at most 2 stages");
+                 "--pipeline-parallel-size 3: the 2 layers of this model can be divided into at most 2 stages");
   }
 }
 
