@@ -57,6 +57,7 @@ Batch rows_of(const Batch& batch, int begin, int end) {
   part.prompt_len = cut(batch.prompt_len, first, last);
   part.state_slots = cut(batch.state_slots, first, last);
   part.block_table_stride = batch.block_table_stride;
+  part.wants_hidden = batch.wants_hidden;
   part.block_table = cut_each(batch.block_table, groups, int64_t{first} * batch.block_table_stride,
                               int64_t{last} * batch.block_table_stride);
   for (int sequence = first; sequence <= last; ++sequence) {

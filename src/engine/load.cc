@@ -413,7 +413,6 @@ void plan_vectors(const EngineOptions& options, LoadPlan& plan) {
   if (plan.task != Task::kGenerate) {
     refuse(fmt::format("the model was loaded with --task {} (expected generate)", to_string(plan.task)));
   }
-  if (plan.stage.many()) refuse("is not supported with --pipeline-parallel-size above 1");
   if (plan.shape.hidden == 0) {
     refuse(fmt::format("models of the family {} give no hidden states beside their logits (use --task embed)",
                        plan.shape.family));
@@ -435,9 +434,6 @@ void plan_hidden_rows(const EngineOptions& options, LoadPlan& plan) {
     refuse(ErrorCode::kUnsupportedModel,
            fmt::format("the model was loaded with --task {} (expected generate)", to_string(plan.task)));
   }
-  if (plan.stage.many()) {
-    refuse(ErrorCode::kUnsupportedModel, "is not supported with --pipeline-parallel-size above 1");
-  }
   if (plan.shape.hidden == 0) {
     refuse(ErrorCode::kUnsupportedModel,
            fmt::format("models of the family {} give no hidden states beside their logits", plan.shape.family));
@@ -450,6 +446,13 @@ void plan_hidden_rows(const EngineOptions& options, LoadPlan& plan) {
     refuse(ErrorCode::kOutOfMemory,
            fmt::format("{} of host memory are wanted, but {} are available", format_bytes(bytes), format_bytes(free)));
   }
+}
+
+// Memory of a step for the hidden states that the last stage of a pipeline sends to rank 0.
+size_t sent_hidden_bytes(const LoadPlan& plan) {
+  const bool wanted = plan.embedding_pooling.has_value() || plan.hidden_rows > 0;
+  if (!plan.stage.many() || !wanted) return 0;
+  return static_cast<size_t>(plan.step_tokens) * static_cast<size_t>(plan.shape.hidden) * sizeof(float) + 64;
 }
 
 // Vectors in place of the ids of prompts.
@@ -573,7 +576,7 @@ LoadPlan plan_load(const EngineOptions& given, ThreadPool& pool, std::shared_ptr
   if (keeps_rows(options)) plan_rows(options, plan);
   const size_t workspace_of_draft = plan_draft(options, plan, *model);
   const int longest = options.max_model_len > 0 ? options.max_model_len : plan.shape.max_positions;
-  const size_t step = step_bytes(*model, context, plan.step_tokens, plan.logit_rows) +
+  const size_t step = step_bytes(*model, context, plan.step_tokens, plan.logit_rows) + sent_hidden_bytes(plan) +
                       std::max(workspace_bytes(plan, context, longest), workspace_of_draft);
   memory.rows.push_back(
       {"step", step, fmt::format("activations of {} tokens, logits of {} rows", plan.step_tokens, plan.logit_rows)});
@@ -691,7 +694,8 @@ LoadedModel load(const EngineOptions& options, ThreadPool& pool, const LoadEvent
   loaded.kv = std::make_unique<KvCache>(plan.kv, plan.blocks + spare, memory);
   const int slots = plan.state_slots > 0 ? plan.state_slots + spare : 0;
   loaded.states = std::make_unique<StateCache>(plan.shape.state, slots, memory);
-  loaded.arena = std::make_unique<Arena>(step_bytes(*loaded.model, context, plan.step_tokens, plan.logit_rows), memory);
+  const size_t step = step_bytes(*loaded.model, context, plan.step_tokens, plan.logit_rows) + sent_hidden_bytes(plan);
+  loaded.arena = std::make_unique<Arena>(step, memory);
   plan.queue->reserve_workspace(workspace_bytes(plan, context, plan.max_model_len));
   loaded.draft = load_draft(options, plan, *loaded.model, *loaded.kv);
   loaded.plan.phases.end("caches");

@@ -165,18 +165,31 @@ StepOutput Runner::run_stage(const Batch& batch, const Tensor& sampled) {
   };
   const bool leads = plan.ranks.rank == 0;  // its stage
   const bool gives = leads && plan.stage.last(), takes = leads && plan.stage.rank == 0;
-  Tensor results;
-  if (gives || takes) results = context_.arena.take(&kFloat32, {rows_of(batch), plan.shape.width});
-  int64_t done = 0;
+  StepOutput results;
+  Tensor& result = generates ? results.logits : results.hidden;
+  if (gives || takes) {
+    result = context_.arena.take(&kFloat32, {rows_of(batch), plan.shape.width});
+    if (generates && batch.wants_hidden) {
+      results.hidden = context_.arena.take(&kFloat32, {batch.size(), plan.shape.hidden});
+    }
+  }
+  int64_t done = 0, tokens = 0;
   for (const Batch& part : split(batch, stage_parts(batch.size(), plan.stage.size), !generates)) {
     Arena::Scope scope(context_.arena);
-    const Tensor result = forward_here(part, sampled).of_task(plan.task);
-    if (gives && rows_of(part) > 0) ops::copy(context_, results.slice_rows(done, rows_of(part)), result);
-    done += rows_of(part);
+    const StepOutput output = forward_here(part, sampled);
+    const int64_t rows = rows_of(part);
+    if (gives && rows > 0) ops::copy(context_, result.slice_rows(done, rows), output.of_task(plan.task));
+    if (gives && generates && batch.wants_hidden) {
+      ops::copy(context_, results.hidden.slice_rows(tokens, part.size()), output.hidden);
+    }
+    done += rows, tokens += part.size();
   }
-  if (gives) ops::send(context_, 0, results);
-  if (takes) ops::receive(context_, (plan.stage.size - 1) * plan.ranks.size, results);
-  return generates ? StepOutput{.logits = results} : StepOutput{.hidden = results};
+  for (const Tensor& collected : {results.logits, results.hidden}) {
+    if (collected.data == nullptr) continue;
+    if (gives) ops::send(context_, 0, collected);
+    if (takes) ops::receive(context_, (plan.stage.size - 1) * plan.ranks.size, collected);
+  }
+  return results;
 }
 
 Tensor Runner::to_host(const Tensor& result) {

@@ -595,7 +595,6 @@ TEST(ContrastiveSearch, IsRefusedAtLoadWhereItCannotBe) {
   };
   refused([](EngineOptions& o) { o.contrastive_search_tokens = -1; }, "out of range");
   refused([](EngineOptions& o) { o.task = "embed"; }, "expected generate");
-  refused([](EngineOptions& o) { o.pipeline_parallel_size = 2; }, "--pipeline-parallel-size");
 }
 
 TEST(Drafts, AreRefusedWhereTheyCannotBe) {
