@@ -13,6 +13,7 @@
 #include "engine/runner.h"
 #include "formats/safetensors.h"
 #include "golden/goldens.h"
+#include "golden/rank_group.h"
 #include "support/hashed_weights.h"
 #include "support/temp_folder.h"
 
@@ -158,6 +159,36 @@ TEST_P(Embedding, Vectors) {
       check(vectors, i, fmt::format("logits_{}", i), "scores");
     } else if (encoder) {
       check(vectors, i, fmt::format("mean_{}", i), "mean");
+    }
+  }
+}
+
+// Ranks divide layers, or are the stages of a pipeline, which cuts a step of so many rows between two texts.
+TEST_P(Embedding, VectorsOfRanks) {
+  const ops::Backend& backend = ops::select_backend(options_.backend);
+  if (options_.backend == "reference" || !backend.can.collectives) {
+    GTEST_SKIP() << "ranks run the kernels of the other backends";
+  }
+  constexpr int kRows = 600;
+  for (size_t i = 0; batch_of(texts_).size() < kRows; ++i) texts_.push_back(texts_[i]);
+  options_.max_num_seqs = static_cast<int>(texts_.size());
+  options_.max_num_batched_tokens = 2 * kRows;
+  const Batch batch = batch_of(texts_);
+  LoadedModel alone = load_model(options_, pool_);
+  Runner runner(alone);
+  const Tensor wanted = runner.forward(batch);
+  for (const auto& [tensor, stages] : {std::pair{2, 1}, {1, 2}, {2, 2}}) {
+    if (tensor * stages > most_ranks()) continue;
+    SCOPED_TRACE(fmt::format("{} ranks, {} stages", tensor, stages));
+    options_.tensor_parallel_size = tensor, options_.pipeline_parallel_size = stages;
+    RankGroup group(options_);
+    const Tensor got = group.runner().forward(batch);
+    ASSERT_EQ(got.shape, wanted.shape);
+    for (int64_t row = 0; row < got.rows(); ++row) {
+      const float *a = got.f32() + row * got.row_stride, *b = wanted.f32() + row * wanted.row_stride;
+      const double error = relative_error(a, b, got.shape[1]);
+      table.note(name_, "vectors of ranks", error);
+      EXPECT_LE(error, tensor == 1 && backend.can.batch_invariant ? 0 : kTolerance) << "text " << row;
     }
   }
 }
