@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <thread>
 
 #include "base/bytes.h"
 #include "base/checksum.h"
@@ -84,7 +85,8 @@ bool write_at(int fd, const void* from, size_t bytes, size_t at) {
 
 }  // namespace
 
-RowFile::RowFile(const std::string& folder, const std::string& identity, size_t row_bytes, size_t bytes)
+RowFile::RowFile(const std::string& folder, const std::string& identity, size_t row_bytes, size_t bytes,
+                 std::chrono::milliseconds patience)
     : row_bytes_(row_bytes) {
   const std::string name = hex(sha256({identity})).substr(0, kNameDigits) + ".kv";
   path_ = (fs::path(folder) / name).string();
@@ -94,9 +96,7 @@ RowFile::RowFile(const std::string& folder, const std::string& identity, size_t 
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd_ < 0) refuse(path_, std::strerror(errno));
   try {
-    if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-      refuse(path_, errno == EWOULDBLOCK ? "another process uses the file" : std::strerror(errno));
-    }
+    lock(patience);
     const size_t slot_bytes = pages(row_bytes_) + sizeof(Entry);
     const size_t most = std::numeric_limits<int>::max();
     slots_ = static_cast<int>(std::min(most, bytes > 2 * kPage ? (bytes - 2 * kPage) / slot_bytes : 0));
@@ -112,6 +112,16 @@ RowFile::RowFile(const std::string& folder, const std::string& identity, size_t 
 }
 
 RowFile::~RowFile() { ::close(fd_); }
+
+void RowFile::lock(std::chrono::milliseconds patience) const {
+  constexpr std::chrono::milliseconds kPoll(10);
+  const auto limit = std::chrono::steady_clock::now() + patience;
+  while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) refuse(path_, std::strerror(errno));
+    if (std::chrono::steady_clock::now() >= limit) refuse(path_, "another process uses the file");
+    std::this_thread::sleep_for(kPoll);
+  }
+}
 
 size_t RowFile::table_bytes() const { return pages(static_cast<size_t>(slots_) * sizeof(Entry)); }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,8 +27,9 @@ class RowFile {
   // Opens the file for rows of `row_bytes` bytes in `folder`, or makes one of about `bytes` bytes. `identity` says what
   // the rows' values depend on besides their hash: it is part of the file's name. An existing file is begun anew if its
   // size is another one or it is damaged. Throws Error(kInvalidRequest) if the folder cannot be used, another process
-  // has the file, or it would be larger than the free disk space.
-  RowFile(const std::string& folder, const std::string& identity, size_t row_bytes, size_t bytes);
+  // still has the file after `patience`, or it would be larger than the free disk space.
+  RowFile(const std::string& folder, const std::string& identity, size_t row_bytes, size_t bytes,
+          std::chrono::milliseconds patience = {});
   ~RowFile();
   RowFile(const RowFile&) = delete;
   RowFile& operator=(const RowFile&) = delete;
@@ -49,6 +51,7 @@ class RowFile {
   bool begin_epoch(uint64_t epoch);
 
  private:
+  void lock(std::chrono::milliseconds patience) const;
   void create(size_t bytes);
   bool load_table();
   size_t table_bytes() const;

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <limits>
 #include <numeric>
@@ -43,10 +44,19 @@ std::string identity_of(const LoadPlan& plan) {
   }
   if (plan.ranks.many()) text += fmt::format("rank {} of {}\n", plan.ranks.rank, plan.ranks.size);
   if (plan.stage.many()) text += fmt::format("stage {} of {}\n", plan.stage.rank, plan.stage.size);
+  for (size_t i = 0; i < plan.kv.shapes.size(); ++i) {
+    if (!plan.kv.shapes[i].held) text += fmt::format("without layer {}\n", i);
+  }
   for (const KvLayout::Layer& layer : plan.kv.layers) {
     text += fmt::format("layer {} {} {}\n", layer.group, layer.place, layer.part);
   }
   return text;
+}
+
+// When a server is killed, its other ranks notice it a moment later. One that is started at once waits for them.
+std::chrono::milliseconds patience_of(const LoadPlan& plan) {
+  const bool leads = plan.communicator == nullptr || plan.communicator->rank() == 0;
+  return leads ? std::chrono::milliseconds(0) : std::chrono::seconds(5);
 }
 
 }  // namespace
@@ -86,7 +96,7 @@ RowMover::RowMover(const EngineOptions& options, const LoadedModel& loaded, std:
   rows_per_transfer_ = std::clamp(static_cast<int>(std::min<size_t>(fit, 1024)), 1, std::max(1, host_slots_ / 4));
   if (!options.kv_disk.empty()) {
     file_ = std::make_unique<RowFile>(options.kv_disk, identity_of(loaded.plan), row_bytes_,
-                                      static_cast<size_t>(file_row_bytes(options)) / ranks);
+                                      static_cast<size_t>(file_row_bytes(options)) / ranks, patience_of(loaded.plan));
   }
   host_ = Buffer(static_cast<size_t>(host_slots_) * row_bytes_, device.pinned_memory());
   for (Lane* lane : {&save_, &load_}) make_lane(*lane);

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -153,9 +154,22 @@ TEST_F(RowFileTest, RefusesWhatCannotBeUsed) {
   };
   const auto file = open();
   EXPECT_THAT(message([&] { open(); }), HasSubstr("another process uses the file"));
+  const std::chrono::milliseconds patience(30);
+  EXPECT_THAT(message([&] { RowFile(folder_ / "kv", "a model", kRow, kFile, patience); }),
+              HasSubstr("another process uses"));
   EXPECT_THAT(message([&] { open(kRow, "b"); }), HasSubstr("raise --kv-disk-bytes"));
   EXPECT_THAT(message([&] { open(size_t{1} << 60, "c"); }), HasSubstr("lower --kv-disk-bytes"));
   EXPECT_THAT(message([&] { RowFile(file->path(), "d", kRow, kFile); }), HasSubstr("--kv-disk: "));
+}
+
+TEST_F(RowFileTest, WaitsForAProcessThatEnds) {
+  auto file = open();
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    file.reset();
+  });
+  EXPECT_NO_THROW(RowFile(folder_ / "kv", "a model", kRow, kFile, std::chrono::minutes(1)));
+  other.join();
 }
 
 // A process is killed while it writes rows to random slots, again and again. Rows that the next run reads are whole.

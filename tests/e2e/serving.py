@@ -112,3 +112,22 @@ class Server:
 
     def __exit__(self, *_):
         self.kill()
+
+
+def children_of(server: Server) -> list[tuple[int, int]]:
+    """The further ranks, with their process ids."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError):
+            continue
+        if parent == server.process.pid and words[1:2] == [b"rank"]:
+            found.append((int(words[3]), int(path.name)))
+    return found
+
+
+def ranks_of(server: Server) -> dict[int, int]:
+    """The process ids of the further ranks, by rank."""
+    return dict(children_of(server))

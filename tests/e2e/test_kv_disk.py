@@ -1,7 +1,9 @@
 """The prefix cache on disk, over kills: the next start finds what was written, and answers stay the same."""
 
 import concurrent.futures
+import os
 import random
+import signal
 import threading
 import time
 
@@ -136,6 +138,13 @@ def test_every_rank_has_a_file(tmp_path, ranks):
     damage_rows(files[0])  # what one rank cannot read is computed anew on both
     again, cached, failed = run()
     assert again == expected and failed >= 1
+    with serving.Server(*options) as server:
+        (rank,) = serving.ranks_of(server).values()
+        os.kill(rank, signal.SIGSTOP)
+        server.kill()
+    threading.Timer(1, os.kill, (rank, signal.SIGCONT)).start()
+    again, cached, failed = run()  # the server waits for the file that the other rank of the killed one has
+    assert again == expected and min(cached) > 100 and failed == 0
     files[1].unlink()  # what only one rank has is not found
     again, cached, _ = run()
     assert again == expected and max(cached) < 32
