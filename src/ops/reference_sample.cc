@@ -37,11 +37,11 @@ int32_t list_top(int32_t wanted, const float* logits, int64_t vocab, float max, 
 // Returns the least logit that top-n-sigma keeps.
 float least_logit(const SampleRow& row, const std::vector<float>& logits, float max) {
   if (row.sigmas <= 0) return kMasked;
-  Distances sums;
+  LogitSums sums;
   for (const float logit : logits) {
     if (logit == kMasked) continue;
-    const uint64_t distance = distance_units(max, logit);
-    ++sums.tokens, sums.sum += distance, sums.squares += distance * distance;
+    const int64_t units = logit_units(logit);
+    ++sums.tokens, sums.sum += units, sums.squares += static_cast<uint64_t>(units * units);
   }
   return sigma_cutoff(max, row.sigmas, sums);
 }

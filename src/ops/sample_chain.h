@@ -100,6 +100,12 @@ class LogitShape {
     ++count_;
     top_ = 0.0f;
   }
+  // Whether distances are in proportion to those of logits.
+  SLUICE_SAMPLE_MATH bool straight() const {
+    bool all = true;
+    for (const Part& part : parts_) all &= part.square == 0.0f && part.cube == 0.0f;
+    return all;
+  }
   // Distances are now from this logit.
   SLUICE_SAMPLE_MATH void start_at(float logit) { top_ = value(logit); }
 
@@ -149,15 +155,20 @@ struct AddMoments {
     sums.a += token.units(), sums.b += sample_units(times(token.weight, -token.distance)), ++sums.c;
   }
 };
-// Tokens, and their distances and squared distances from the first one.
-struct AddDistances {
+// Tokens, and what `LogitSums` has of their logits, or of their distances if those are not in proportion to logits.
+struct AddLogits {
+  bool distances = false;
+
+  SLUICE_SAMPLE_MATH float of(const SampleToken& token) const {
+    return distances ? token.distance : logit_of(token.key);
+  }
   SLUICE_SAMPLE_MATH void operator()(const SampleToken& token, Sums& sums) const {
-    const uint32_t distance = distance_units(0.0f, token.distance);
-    ++sums.a, sums.b += distance, sums.c += uint64_t{distance} * distance;
+    const int64_t units = logit_units(of(token));
+    ++sums.a, sums.b += static_cast<uint64_t>(units), sums.c += static_cast<uint64_t>(units * units);
   }
 };
-SLUICE_SAMPLE_MATH float sigma_cutoff(float max, float n, const Sums& distances) {
-  return sigma_cutoff(max, n, {.tokens = distances.a, .sum = distances.b, .squares = distances.c});
+SLUICE_SAMPLE_MATH float sigma_cutoff(float max, float n, const Sums& logits) {
+  return sigma_cutoff(max, n, {.tokens = logits.a, .sum = static_cast<int64_t>(logits.b), .squares = logits.c});
 }
 
 template <class Tokens>
@@ -173,11 +184,13 @@ SLUICE_SAMPLER void scale(Tokens& tokens, float factor) {
   tokens.reshape();
 }
 
-// Tang et al. 2024, arXiv:2411.07641
+// Tang et al. 2024, arXiv:2411.07641. Temperatures do not change what it keeps.
 template <class Tokens>
 SLUICE_SAMPLER void top_n_sigma(Tokens& tokens, float n) {
-  const float least = sigma_cutoff(0.0f, n, tokens.sums(AddDistances()));
-  tokens.keep([=](const SampleToken& token) { return token.distance >= least; });
+  const AddLogits add{.distances = !tokens.shape.straight()};
+  const float top = add.distances ? 0.0f : logit_of(tokens.first());
+  const float least = sigma_cutoff(top, n, tokens.sums(add));
+  tokens.keep([=](const SampleToken& token) { return add.of(token) >= least; });
 }
 
 template <class Tokens>

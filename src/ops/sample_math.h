@@ -99,33 +99,35 @@ inline constexpr float kMostNoise = 17.0f;  // more than any noise
 // A weight is summed as an integer in units of 1 / kSampleWeightUnits. The sum of 2^20 such integers fits in 64 bits.
 inline constexpr float kSampleWeightUnits = 0x1p43f;
 
-// Distances from the largest logit, for their standard deviation: integers in units of 1 / kDistanceUnits. Larger ones
-// count as kMostDistance. The sum of 2^20 squares fits in 64 bits.
-inline constexpr float kDistanceUnits = 0x1p11f, kMostDistance = 0x1p20f;
+// Logits as integers, for their standard deviation: in units of 1 / kLogitUnits, at most kMostLogitUnits from 0. They
+// do not refer to the largest logit, so that one pass finds it and adds them up. The sum of 2^20 squares fits in 64
+// bits.
+inline constexpr float kLogitUnits = 0x1p11f, kMostLogitUnits = 0x1p21f;
 
-// The nearest integer, at most kMostDistance.
-SLUICE_SAMPLE_MATH uint32_t rounded_units(float units) {
-  return bits_of((units < kMostDistance ? units : kMostDistance) + kRoundToInteger) - bits_of(kRoundToInteger);
-}
-SLUICE_SAMPLE_MATH uint32_t distance_units(float max, float logit) {
-  return rounded_units((max - logit) * kDistanceUnits);
+SLUICE_SAMPLE_MATH int32_t logit_units(float logit) {
+  const float units = times(logit, kLogitUnits);
+  const float most = units < kMostLogitUnits ? units : kMostLogitUnits;
+  const float near = most > -kMostLogitUnits ? most : -kMostLogitUnits;
+  return static_cast<int32_t>(bits_of(near + kRoundToInteger) - bits_of(kRoundToInteger));
 }
 
 // Sums over the unmasked tokens of a row.
-struct Distances {
-  uint64_t tokens = 0, sum = 0, squares = 0;
+struct LogitSums {
+  uint64_t tokens = 0;
+  int64_t sum = 0;
+  uint64_t squares = 0;
 };
 
 // Returns the least logit that top-n-sigma keeps: max - n * standard deviation.
-SLUICE_SAMPLE_MATH float sigma_cutoff(float max, float n, const Distances& d) {
-  const auto tokens = static_cast<double>(d.tokens);
-  const double mean = static_cast<double>(d.sum) / tokens;
+SLUICE_SAMPLE_MATH float sigma_cutoff(float max, float n, const LogitSums& logits) {
+  const auto tokens = static_cast<double>(logits.tokens);
+  const double mean = static_cast<double>(logits.sum) / tokens;
 #ifdef __CUDA_ARCH__
-  const double variance = fma(-mean, mean, static_cast<double>(d.squares) / tokens);
+  const double variance = fma(-mean, mean, static_cast<double>(logits.squares) / tokens);
 #else
-  const double variance = __builtin_fma(-mean, mean, static_cast<double>(d.squares) / tokens);
+  const double variance = __builtin_fma(-mean, mean, static_cast<double>(logits.squares) / tokens);
 #endif
-  const double deviation = variance > 0 ? sqrt(variance) / static_cast<double>(kDistanceUnits) : 0.0;
+  const double deviation = variance > 0 ? sqrt(variance) / static_cast<double>(kLogitUnits) : 0.0;
   const double drop = static_cast<double>(n) * deviation;
 #ifdef __CUDA_ARCH__
   return static_cast<float>(__dsub_rn(static_cast<double>(max), drop));

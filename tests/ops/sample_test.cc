@@ -185,7 +185,7 @@ TEST_P(SampleTest, RandomRowsMatchTheReference) {
     const int vocab = 1 + static_cast<int>(random() % (round % 5 == 0 ? 9000 : 300));
     constexpr int kRows = 5;
     Owned logits(&kFloat32, {kRows, vocab}, static_cast<int64_t>(random() % 4));
-    logits.fill(random, std::pow(10.0f, real(-3.0f, 2.0f)));
+    logits.fill(random, std::pow(10.0f, real(-3.0f, 3.0f)));
     Changes changes;
     std::vector<SampleRow> rows;
     for (int row = 0; row < kRows; ++row) {
@@ -387,7 +387,7 @@ TEST_P(SampleTest, LongRowsMatchTheReference) {
         if (row == 7 && i >= 6000 && i < 10'000) to[i] = std::abs(to[i]) + 9.0f;  // neighbours are likely
         if (row == 8) to[i] = -INFINITY;
       }
-      if (row == 9) to[vocab - 1] = 500.0f;
+      if (row == 9) to[vocab - 1] = 5000.0f;
       if (row == 10) to[vocab / 2] = NAN;
       const bool edited = row == 11;  // such a row belongs to one sample
       for (int turn = 0; turn < (edited ? 1 : 7); ++turn) {
@@ -493,6 +493,17 @@ TEST_P(SampleTest, TopNSigmaKeepsWhatItIsToldTo) {
   EXPECT_EQ(sampled_in(logits, {.scale = 0.5f, .sigmas = 1.0f, .count = 2}, 200), (std::set<int>{0, 10}));
   EXPECT_EQ(sampled_in(logits, {.scale = 0.5f, .sigmas = 1.0f, .mass = 0.5}, 200), (std::set<int>{0, 10, 20, 30, 40}))
       << "top-p is a share of what it keeps";
+}
+
+// Its sums are integers whose range ends far from the logits of models. Beyond it a logit counts as the end.
+TEST_P(SampleTest, TopNSigmaTakesAnyLogit) {
+  Owned logits(&kFloat32, {1, 40});
+  for (int i = 0; i < 40; ++i) logits.row(0)[i] = i < 20 ? 1000.0f : -3e38f;
+  std::set<int> upper;
+  for (int i = 0; i < 20; ++i) upper.insert(i);
+  EXPECT_EQ(sampled_in(logits, {.scale = 0.01f, .sigmas = 1.9f}, 800), upper);
+  for (int i = 0; i < 20; ++i) logits.row(0)[i] = 5000.0f;
+  EXPECT_EQ(sampled_in(logits, {.scale = 0.01f, .sigmas = 1.9f}, 800), upper);
 }
 
 // Every bit of the noise is that of the reference: without a filter, and over many samples of one row.

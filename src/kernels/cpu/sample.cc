@@ -135,8 +135,11 @@ int64_t count_above(const ChunkedRow& row, float value) {
   return count;
 }
 
-ops::Distances distances(const SampleInput& in) {
-  const Vec most = broadcast(in.max), masked = broadcast(-kInfinity);
+ops::LogitSums logit_sums(const SampleInput& in) {
+  // Words are unsigned. A bias makes units so, and is subtracted from the sums, modulo 2^64.
+  const uint64_t bias = uint64_t(ops::kMostLogitUnits);
+  const Vec most = broadcast(ops::kMostLogitUnits), least = broadcast(-ops::kMostLogitUnits);
+  const Vec masked = broadcast(-kInfinity);
   Words tokens = words(0), sum = words(0), squares = words(0);
   const auto add = [&](Words d) {
     const Words odd = upper(d), one = words(1);
@@ -149,13 +152,16 @@ ops::Distances distances(const SampleInput& in) {
     for (int j = 0; j < kVecs; ++j) {
       const Vec x = load(logits + j * kLanes, All{});
       const Mask open = less(masked, x);
-      const Vec d = min((most - x) * broadcast(ops::kDistanceUnits), broadcast(ops::kMostDistance));
-      add(integers(select(open, round(d), zero())));
+      const Vec units = round(max(min(x * broadcast(ops::kLogitUnits), most), least)) + most;
+      add(integers(select(open, units, zero())));
       const Words counted = integers(select(open, broadcast(1.0f), zero()));
       tokens = tokens + multiply(counted, words(1)) + upper(counted);
     }
   }
-  return {.tokens = sum_of(tokens), .sum = sum_of(sum), .squares = sum_of(squares)};
+  const uint64_t count = sum_of(tokens), biased = sum_of(sum);
+  return {.tokens = count,
+          .sum = int64_t(biased - count * bias),
+          .squares = sum_of(squares) - 2 * bias * biased + count * bias * bias};
 }
 
 // Random bits of a chunk's tokens.
@@ -266,7 +272,7 @@ constexpr kernels::SampleLoops kLoops{.chunk_maxima = chunk_maxima,
                                       .weigh = weigh,
                                       .weigh_tokens = weigh_tokens,
                                       .count_above = count_above,
-                                      .distances = distances,
+                                      .logit_sums = logit_sums,
                                       .sample = sample_kept};
 
 }  // namespace

@@ -69,12 +69,6 @@ __device__ float most_noise(uint32_t bits) {
   constexpr float kLn2 = 0.693147181f, kMargin = 1e-3f;
   return fmaf(-kLn2, __log2f(rest), 23.0f * kLn2 + kMargin);
 }
-// Maps floats to integers in their order, and back.
-__device__ int ordered(float x) {
-  const int bits = __float_as_int(x);
-  return bits ^ (bits >> 31 & 0x7fffffff);
-}
-__device__ float from_ordered(int x) { return __int_as_float(x ^ (x >> 31 & 0x7fffffff)); }
 
 struct Chosen {
   Best max, sampled;
@@ -193,15 +187,15 @@ __device__ float sigma_cutoff(Shared& s, const Kept& all) {
   __syncthreads();
   Sum tokens = 0, sum = 0, squares = 0;
   all.each([&](float logit, int) {
-    const Sum distance = ops::distance_units(all.max, logit);
-    ++tokens, sum += distance, squares += distance * distance;
+    const int64_t units = ops::logit_units(logit);
+    ++tokens, sum += static_cast<Sum>(units), squares += static_cast<Sum>(units * units);
   });
   tokens = sum_of_warp(tokens), sum = sum_of_warp(sum), squares = sum_of_warp(squares);
   if (threadIdx.x % 32 == 0) atomicAdd(&s.sums[0], tokens), atomicAdd(&s.sums[1], sum), atomicAdd(&s.sums[2], squares);
   __syncthreads();
-  const ops::Distances distances{s.sums[0], s.sums[1], s.sums[2]};
+  const ops::LogitSums sums{s.sums[0], static_cast<int64_t>(s.sums[1]), s.sums[2]};
   __syncthreads();
-  return ops::sigma_cutoff(all.max, all.request.sigmas, distances);
+  return ops::sigma_cutoff(all.max, all.request.sigmas, sums);
 }
 
 // The last key of the shortest prefix, in key order, whose amounts add up to `enough`. ~0: all together are too little.

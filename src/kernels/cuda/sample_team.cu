@@ -1,7 +1,7 @@
 // Samples rows that are cut. A row has a team: one block of 256 threads, or a cluster of up to eight if rows are few.
 // It reads the row for its largest logit, and the groups of tokens that may be needed again for a list. It samples from
-// the list. Sums over the row take a second pass. Bound by memory traffic and by what samplers do with the list: four
-// blocks share an SM, so that 512 rows run at once.
+// the list. Sums of weights over the row take a second pass. Bound by memory traffic and by what samplers do with the
+// list: four blocks share an SM, so that 512 rows run at once.
 #include "kernels/cuda/clusters.h"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/sample_head.cuh"
@@ -40,22 +40,15 @@ __device__ uint32_t apply_edits(const SampleRow& request, const Row& row, float*
   return flags;
 }
 
-// Adds up what the plan says. Top-n-sigma's cut is estimated from sums of floats. If the estimate is not close enough,
-// another pass has the exact cut.
-__device__ Collected collect(TeamRow& own, const RowPlan& plan, const Found& found, bool gaps) {
-  Wanted wanted{.max = found.max, .linear = plan.linear, .gaps = gaps};
-  if (plan.sums == RowSums::kNone) return {};
-  if (plan.sums == RowSums::kMoments) return own.collect<RowSums::kMoments>(wanted);
-  wanted.by_logit = plan.by_logit, wanted.next_linear = plan.next_linear, wanted.sigmas = plan.sigmas;
-  const float base = plan.by_logit ? found.max : 0.0f;
-  float drop = plan.sigmas * found.deviation();
-  wanted.cut = base - drop * plan.linear, wanted.margin = 1e-4f * drop * plan.linear;
-  for (bool again = false;; again = true) {
-    const float least = found.max - 1.001f * drop - 1e-5f * fabsf(found.max);
-    wanted.least = least > -FLT_MAX ? least : -FLT_MAX;
-    const Collected row = own.collect<RowSums::kDistances>(wanted);
-    if (row.known || again) return row;
-    drop = (base - row.cut) / plan.linear, wanted.cut = row.cut, wanted.margin = 0.0f;
+// Adds up the moments that the plan asks for. The list will have all tokens of at least the logit `least`.
+__device__ void add_moments(TeamRow& own, const RowPlan& plan, const Found& found, float least, bool gaps,
+                            RowTotals& row) {
+  Wanted wanted{.max = found.max, .linear = plan.linear, .next_linear = plan.next_linear, .gaps = gaps};
+  if (plan.sums == RowSums::kMoments) {
+    row.moments = own.moments<true>(wanted);
+  } else if (plan.kept_moments && row.cut < least) {
+    wanted.least = fmaxf(row.cut, -FLT_MAX);
+    row.moments = own.moments<false>(wanted);
   }
 }
 
@@ -79,17 +72,23 @@ __global__ void __launch_bounds__(kTeamThreads, 4)
   const Row row{logits, request.mask < 0 ? nullptr : p.masks + request.mask * ops::mask_words(p.vocab), p.vocab};
   TeamRow own(row);
   const uint32_t flags = apply_edits(request, row, logits, edits);
-  Found found = plan.sums != RowSums::kNone ? own.look<true>(plan.count, flags) : own.look<false>(plan.count, flags);
+  RowTotals totals;
+  const bool adds = plan.sums != RowSums::kNone;
+  Found found =
+      adds ? own.look<true>(plan.count, flags, totals.logits) : own.look<false>(plan.count, flags, totals.logits);
   found = own.combine(found, Found::Both());
   SampledRow sampled;
   sampled.token = found.error();
   float least = -FLT_MAX;
   int count = 0;
-  Collected collected;
   if (sampled.token == 0) {
+    if (adds) {
+      totals.logits = own.combine(totals.logits, Added());
+      totals.cut = ops::sigma_cutoff(found.max, plan.sigmas, totals.logits);
+    }
     if (p.vocab > kMostSorted) least = own.likely_prefix(found, plan.count);
+    add_moments(own, plan, found, least, totals.logits.a < static_cast<Sum>(p.vocab), totals);
     own.list_from(least);
-    collected = collect(own, plan, found, found.tokens < p.vocab);
     count = own.gather();
   }
   each_edit(request, logits, edits, [](const LogitEdit& edit, float& logit) { logit = edit.raw; });
@@ -97,7 +96,7 @@ __global__ void __launch_bounds__(kTeamThreads, 4)
   if (blockIdx.x > 0) return;
   bool left = false;
   if (sampled.token == 0) {
-    HeadTokens tokens(count, found, least, plan, collected);
+    HeadTokens tokens(count, found, least, plan, totals);
     sampled = sample_tokens(tokens, request, steps);
     left = tokens.gave_up();
   }

@@ -120,7 +120,7 @@ class RowSampler {
   Cut cut() {
     Cut cut{.least = row_.least};
     if (!ops::filters(row_)) return cut;
-    if (row_.sigmas > 0) cut.logit = ops::sigma_cutoff(in_.max, row_.sigmas, loops_.distances(in_));
+    if (row_.sigmas > 0) cut.logit = ops::sigma_cutoff(in_.max, row_.sigmas, loops_.logit_sums(in_));
     if (row_.count > 0) gather_top(row_.count, cut.logit);
     if (row_.mass < 1) keep_nucleus(cut.logit);
     if (row_.count <= 0 && row_.mass >= 1) return cut;

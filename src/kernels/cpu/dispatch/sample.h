@@ -60,7 +60,7 @@ struct SampleLoops {
   void (*weigh_tokens)(ops::SampleToken* tokens, int64_t count);
   // Returns the number of logits above a value.
   int64_t (*count_above)(const ChunkedRow& row, float value);
-  ops::Distances (*distances)(const SampleInput& in);
+  ops::LogitSums (*logit_sums)(const SampleInput& in);
   // Samples among the kept tokens. `chunk_weights` is scratch for a float per chunk.
   int32_t (*sample)(const SampleInput& in, const Cut& cut, float* chunk_weights);
 };

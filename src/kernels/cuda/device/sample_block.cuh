@@ -11,6 +11,13 @@ using Sum = unsigned long long;  // sums of weights, or numbers of tokens
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 
+// Maps floats to integers in their order, and back.
+__device__ inline int ordered(float x) {
+  const int bits = __float_as_int(x);
+  return bits ^ (bits >> 31 & 0x7fffffff);
+}
+__device__ inline float from_ordered(int x) { return __int_as_float(x ^ (x >> 31 & 0x7fffffff)); }
+
 // The larger value; among equal values the lower id.
 struct Best {
   float value;

@@ -9,17 +9,15 @@
 
 namespace sluice::cuda {
 
-// What one pass over a row has to find for its samplers. This is a guess, which HeadTokens checks.
+// What the passes over a row have to find for its samplers. This is a guess, which HeadTokens checks.
 struct RowPlan {
   bool serves = true;  // false: the samplers need more than HeadTokens have
   RowSums sums = RowSums::kNone;
-  float sigmas = 0.0f;       // of top-n-sigma, with kDistances
-  bool by_logit = false;     // as in Wanted
-  int reshapes = 0;          // how often distances change before the samplers ask for the sums
-  float linear = 1.0f;       // factor of distances then
-  int kept_reshapes = 0;     // the same for the sums of what top-n-sigma keeps
-  float next_linear = 1.0f;  // a second factor
-  int count = 1000;          // tokens of the list, which may be nearly twice as long
+  float sigmas = 0.0f;                      // of top-n-sigma, with kLogits
+  bool kept_moments = false;                // whether moments of what top-n-sigma keeps are asked for
+  int reshapes = 0;                         // how often distances change before moments are asked for
+  float linear = 1.0f, next_linear = 1.0f;  // factors of distances then
+  int count = 1000;                         // tokens of the list, which may be nearly twice as long
 
   __device__ void ask(int tokens) {
     constexpr int kMostAsked = 1200;
@@ -29,13 +27,13 @@ struct RowPlan {
 };
 
 __device__ inline RowPlan plan_filters(const SampleRow& row) {
-  RowPlan plan;
+  RowPlan plan{.reshapes = 1, .linear = row.scale};
   if (row.count > 0) plan.ask(row.count);
+  const bool moments = row.count == 0 && row.mass < 1;
   if (row.sigmas > 0) {
-    plan.sums = RowSums::kDistances, plan.sigmas = row.sigmas, plan.by_logit = true;
-    plan.next_linear = row.scale, plan.kept_reshapes = 1;
-  } else if (row.count == 0 && row.mass < 1) {
-    plan.sums = RowSums::kMoments, plan.linear = row.scale, plan.reshapes = 1;
+    plan.sums = RowSums::kLogits, plan.sigmas = row.sigmas, plan.kept_moments = moments;
+  } else if (moments) {
+    plan.sums = RowSums::kMoments;
   }
   return plan;
 }
@@ -46,6 +44,7 @@ __device__ __noinline__ inline RowPlan plan_chain(const SampleRow& row, const op
   const int end = row.steps;
   const auto kind = [&](int i) { return i < end ? steps[i].kind : kAdaptiveP; };
   const auto scales = [&](int i) { return kind(i) == kTemperature && !(steps[i].b > 0); };
+  const auto by_list = [&](int i) { return kind(i) == kTopK || kind(i) == kMinP || kind(i) == kMirostat1; };
   int i = 0;
   if (scales(i)) plan.linear = static_cast<float>(steps[i++].a), plan.reshapes = 1;
   bool straight = true;
@@ -53,12 +52,13 @@ __device__ __noinline__ inline RowPlan plan_chain(const SampleRow& row, const op
   int next = i;  // the first sampler that cuts, or the one after top-n-sigma
   while (kind(next) == kTopNSigma || kind(next) == kTemperature || kind(next) == kSmoothing) ++next;
   if (kind(next) == kTopK) plan.ask(steps[next].count);
-  if (kind(i) == kTopK || kind(i) == kMinP || kind(i) == kMirostat1) return plan;
+  if (by_list(i)) return plan;
   plan.serves &= straight && kind(i) != kAdaptiveP && kind(i) != kTypicalP;
   if (kind(i) == kTopNSigma) {
-    plan.sums = RowSums::kDistances, plan.sigmas = steps[i].b;
-    plan.kept_reshapes = plan.reshapes;
-    if (scales(i + 1)) plan.next_linear = static_cast<float>(steps[i + 1].a), ++plan.kept_reshapes;
+    plan.sums = RowSums::kLogits, plan.sigmas = steps[i++].b;
+    if (scales(i)) plan.next_linear = static_cast<float>(steps[i++].a), ++plan.reshapes;
+    while (scales(i) || kind(i) == kSmoothing) ++i;
+    plan.kept_moments = !by_list(i) && kind(i) != kAdaptiveP;
   } else {
     plan.sums = RowSums::kMoments;
     plan.serves &= kind(i) != kTemperature || kind(next) != kAdaptiveP;  // a dynamic temperature cuts nothing
@@ -69,10 +69,11 @@ __device__ __noinline__ inline RowPlan plan_chain(const SampleRow& row, const op
 class HeadTokens {
  public:
   // The list has all tokens of at least the logit `least`.
-  __device__ HeadTokens(int count, const Found& found, float least, const RowPlan& plan, const Collected& row)
+  __device__ HeadTokens(int count, const Found& found, float least, const RowPlan& plan, const RowTotals& row)
       : shape(found.max),
         plan_(plan),
         row_(row),
+        least_(least),
         gave_up_(count > kMostSorted),
         complete_(least == -FLT_MAX && !gave_up_) {
     list_.take(gave_up_ ? 1 : count, LogitBins(found.max, fmaxf(least, found.lowest), kMostSorted), shape);
@@ -102,11 +103,14 @@ class HeadTokens {
   template <class Accept>
   __device__ __noinline__ void keep(Accept accept) {
     if (!complete_ && accept(list_.last())) {
-      const bool known =
-          plan_.sums == RowSums::kDistances && !kept_ && accept(token_of(row_.above)) && !accept(token_of(row_.below));
+      const Sum last = ops::order_key(row_.cut, 0);
+      const bool known = plan_.sums == RowSums::kLogits && !kept_ && accept(token_of(last)) &&
+                         !accept(token_of(last + (Sum{1} << 32)));
       gave_up_ |= !known;
-      kept_ = true;
-      return;
+      if (row_.cut < least_) {  // tokens behind the list stay too
+        kept_ = true;
+        return;
+      }
     }
     complete_ = true;  // if the list's last token goes, those behind it do
     list_.keep(accept);
@@ -151,25 +155,25 @@ class HeadTokens {
     return ops::sample_score(factor, exponent, own);
   }
 
-  __device__ __noinline__ ops::SampleToken token_of(float logit) const {
-    const float distance = shape.of(logit);
-    return {ops::order_key(logit, 0), distance, ops::sample_weight(distance)};
+  __device__ __noinline__ ops::SampleToken token_of(Sum key) const {
+    const float distance = shape.of(ops::logit_of(key));
+    return {key, distance, ops::sample_weight(distance)};
   }
 
-  __device__ ops::Sums sums_of_row(ops::AddDistances) {
-    gave_up_ |= plan_.sums != RowSums::kDistances || kept_ || reshapes_ != plan_.reshapes;
-    return row_.all;
+  __device__ ops::Sums sums_of_row(ops::AddLogits add) {
+    gave_up_ |= plan_.sums != RowSums::kLogits || kept_ || add.distances;
+    return row_.logits;
   }
   __device__ ops::Sums sums_of_row(ops::AddMoments) {
-    gave_up_ |=
-        kept_ ? reshapes_ != plan_.kept_reshapes : plan_.sums != RowSums::kMoments || reshapes_ != plan_.reshapes;
-    return kept_ ? row_.kept : row_.all;
+    gave_up_ |= reshapes_ != plan_.reshapes || (kept_ ? !plan_.kept_moments : plan_.sums != RowSums::kMoments);
+    return row_.moments;
   }
   __device__ ops::Sums sums_of_row(ops::AddUnits) { return sums_of_row(ops::AddMoments()); }
 
   SortedTokens list_;
   const RowPlan& plan_;
-  const Collected& row_;
+  const RowTotals& row_;
+  float least_;
   Sum first_ = 0;
   int reshapes_ = 0;
   bool gave_up_, complete_;  // complete: no other tokens are left
@@ -182,7 +186,7 @@ __device__ int sample_filtered(Tokens& tokens, const SampleRow& request) {
   using ops::SampleToken;
   if (request.sigmas > 0) {
     const float max = ops::logit_of(tokens.first());
-    const float least = ops::sigma_cutoff(max, request.sigmas, tokens.sums(ops::AddDistances()));
+    const float least = ops::sigma_cutoff(max, request.sigmas, tokens.sums(ops::AddLogits()));
     tokens.keep([=](const SampleToken& token) { return ops::logit_of(token.key) >= least; });
   }
   ops::scale(tokens, request.scale);

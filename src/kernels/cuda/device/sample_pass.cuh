@@ -1,6 +1,6 @@
 // A team's passes over a row in global memory. The first one finds the largest logit, and the highest logits of small
 // groups of tokens. From them follows a logit that about as many tokens reach as a list needs. Only the groups that
-// reach it are read again, except for sums over the whole row, which take a second pass.
+// reach it are read again, except for sums of weights over the row, which take a second pass.
 #pragma once
 
 #include "kernels/cuda/device/sample_list.cuh"
@@ -21,9 +21,7 @@ __device__ inline float max_of_four(const float (&x)[4]) {
 // What the threads find when they first look at a row.
 struct Found {
   float max = -INFINITY;
-  float lowest = INFINITY;           // among the highest logits of groups
-  float sum = 0.0f, squares = 0.0f;  // of differences from a logit
-  int tokens = 0;                    // that are in these sums
+  float lowest = INFINITY;  // among the highest logits of groups
   uint32_t flags = 0;
 
   static constexpr uint32_t kBad = 1, kAlive = 2, kSpoiled = 4;  // as in Shared
@@ -35,46 +33,83 @@ struct Found {
   }
   struct Both {
     __device__ Found operator()(const Found& x, const Found& y) const {
-      return {fmaxf(x.max, y.max),   fminf(x.lowest, y.lowest), x.sum + y.sum,
-              x.squares + y.squares, x.tokens + y.tokens,       x.flags | y.flags};
+      return {fmaxf(x.max, y.max), fminf(x.lowest, y.lowest), x.flags | y.flags};
     }
   };
-  // The standard deviation. It may differ from that of exact sums.
-  __device__ float deviation() const {
-    const float mean = sum / static_cast<float>(tokens);
-    return sqrtf(fmaxf(squares / static_cast<float>(tokens) - mean * mean, 0.0f));
-  }
+};
+__device__ inline Found over_warp(const Found& found, Found::Both, int = 32) {
+  return {.max = from_ordered(__reduce_max_sync(~0u, ordered(found.max))),
+          .lowest = from_ordered(__reduce_min_sync(~0u, ordered(found.lowest))),
+          .flags = __reduce_or_sync(~0u, found.flags)};
+}
+
+// What is added up over a row.
+enum class RowSums {
+  kNone,
+  kLogits,   // of all tokens, and perhaps the moments of those that top-n-sigma keeps
+  kMoments,  // of all tokens
+};
+struct RowTotals {
+  ops::Sums logits, moments;
+  float cut = -INFINITY;  // with kLogits: the least logit that top-n-sigma keeps
 };
 
-// What is added up over all tokens of a row.
-enum class RowSums { kNone, kDistances, kMoments };
-
-// What is added up, and how.
+// Of which tokens moments are added up: those of at least the logit `least`.
 struct Wanted {
   float max;
-  float linear = 1.0f;  // factor of the distances
-  // With kDistances: top-n-sigma's factor, and what its cut is likely to be. The tokens that it keeps are added up.
-  float sigmas = 0.0f, cut = 0.0f, margin = 0.0f;
-  float least = 0.0f;        // all of them have at least this logit
-  float next_linear = 1.0f;  // a second factor of their distances
-  bool by_logit = false;     // whether logits are cut, or distances
-  bool gaps = true;          // some logits may be -infinity
-
-  __device__ float value(float logit) const { return by_logit ? logit : ops::straight_distance(max, logit, linear); }
+  float linear = 1.0f, next_linear = 1.0f;  // factors of the distances
+  float least = -FLT_MAX;
+  bool gaps = true;  // some logits may be -infinity
 };
 
-// What a pass collects.
-struct Collected {
-  ops::Sums all, kept;
-  float cut = 0.0f;                           // top-n-sigma's
-  float below = -INFINITY, above = INFINITY;  // the logits next to it
-  bool known = true;                          // false: the cut is too far from the likely one
-
-  __device__ void keep(const Wanted& wanted, float logit) {
-    const float distance = ops::times(ops::straight_distance(wanted.max, logit, wanted.linear), wanted.next_linear);
-    ops::AddMoments()(ops::SampleToken{.distance = distance, .weight = ops::sample_weight(distance)}, kept);
-    above = fminf(above, logit);
+// Adds up logits as ops::AddLogits does.
+class UnitsOfThread {
+ public:
+  // `most` is the largest of the four logits, or NaN.
+  __device__ void add(const float (&logits)[4], float most) {
+    constexpr float kMost = ops::kMostLogitUnits / ops::kLogitUnits;
+    if (most <= kMost && least_of_four(logits) >= -kMost) {
+      uint32_t rounded[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        rounded[i] = __float_as_uint(fmaf(logits[i], ops::kLogitUnits, ops::kRoundToInteger));
+      }
+      rounded_ += rounded[0] + rounded[1] + rounded[2] + rounded[3];
+#pragma unroll
+      for (const uint32_t one : rounded) add_square(static_cast<int>(one - kZero));
+      added_ += 4;
+    } else {
+      for (const float logit : logits) {
+        if (logit == -INFINITY) continue;
+        const int units = ops::logit_units(logit);
+        rounded_ += kZero + static_cast<uint32_t>(units), ++added_;
+        add_square(units);
+      }
+    }
   }
+  // Must be called before 32 bits are too few for so many more.
+  __device__ void make_room(int logits) {
+    if (added_ + logits > kMostAdded) add_up();
+  }
+  __device__ ops::Sums take() {
+    add_up();
+    return sums_;
+  }
+
+ private:
+  static constexpr uint32_t kZero = 0x4b400000u;  // the bits of ops::kRoundToInteger
+  static constexpr int kMostAdded = 1023;         // units of at most 2^21
+
+  __device__ void add_square(int units) { sums_.c += static_cast<uint64_t>(int64_t{units} * units); }
+  __device__ void add_up() {
+    const auto sum = static_cast<int64_t>(static_cast<int32_t>(rounded_ - static_cast<uint32_t>(added_) * kZero));
+    sums_.a += static_cast<uint64_t>(added_), sums_.b += static_cast<uint64_t>(sum);
+    rounded_ = 0, added_ = 0;
+  }
+
+  uint32_t rounded_ = 0;
+  int added_ = 0;
+  ops::Sums sums_;
 };
 
 class TeamRow {
@@ -97,16 +132,16 @@ class TeamRow {
     return team_.over_team(value, op);
   }
 
-  // Looks at all logits, for a list of at least `count` tokens. With kMoments, also adds them up.
-  template <bool kMoments>
-  __device__ Found look(int count, uint32_t flags) {
+  // Looks at all logits, for a list of at least `count` tokens. With kSums, also adds them up.
+  template <bool kSums>
+  __device__ Found look(int count, uint32_t flags, ops::Sums& sums) {
     Found found{.flags = flags};
     float raw = -INFINITY, top = -INFINITY;
+    UnitsOfThread units;
     const Row row = row_;
-    const float base = row.logits[0] > -INFINITY && row.logits[0] < INFINITY ? row.logits[0] : 0.0f;
     const bool masked = row.mask != nullptr;
     const int lanes = group_lanes_, leads = thread() % lanes == 0;
-    uint32_t group = shared_address(&team_shared().first.highest[thread() / lanes]);
+    uint32_t group = shared_address(&team_shared().groups.highest[thread() / lanes]);
     const uint32_t group_bytes = static_cast<uint32_t>(tile_groups()) * sizeof(float);  // from one tile to the next
     const auto look = [&](int id, float(&logits)[4], auto plain) {
       float here = max_of_four(logits);
@@ -116,6 +151,7 @@ class TeamRow {
         here = max_of_four(logits);
       }
       top = max_or_nan(top, here);
+      if constexpr (kSums) units.add(logits, here);
       if (lanes > 1) {
         here = max_or_nan(here, __shfl_xor_sync(~0u, here, 1));
         here = max_or_nan(here, __shfl_xor_sync(~0u, here, 2));
@@ -124,23 +160,12 @@ class TeamRow {
       }
       if (leads) store_shared(group, here);
       group += group_bytes;
-      if constexpr (kMoments) {
-        found.tokens += 4;
-        if (least_of_four(logits) == -INFINITY) {  // edits exclude tokens
-          for (float& logit : logits) {
-            if (logit == -INFINITY) logit = base, --found.tokens;
-          }
-        }
-        float sum = 0.0f, squares = 0.0f;
-#pragma unroll
-        for (const float logit : logits) {
-          const float difference = logit - base;
-          sum += difference, squares = fmaf(difference, difference, squares);
-        }
-        found.sum += sum, found.squares += squares;
-      }
     };
-    each_four<8, false>(!masked, look, [] {});
+    constexpr int kAtOnce = 8;
+    each_four<kAtOnce, false>(!masked, look, [&] {
+      if constexpr (kSums) units.make_room(4 * kAtOnce);
+    });
+    if constexpr (kSums) sums = units.take();
     if (!masked) raw = top;
     if (!(raw < INFINITY)) found.flags |= Found::kBad;
     if (raw > -INFINITY) found.flags |= Found::kAlive;
@@ -178,7 +203,7 @@ class TeamRow {
       mine += reaches(four.x) + reaches(four.y) + reaches(four.z) + reaches(four.w);
     });
     const int upto = static_cast<int>(scan_.upto(static_cast<Sum>(mine)));
-    int* const reaching = team_shared().first.reaching;
+    int* const reaching = team_shared().groups.reaching;
     int to = upto - mine;
     each_four_groups([&](int group, const float4& four) {
       const float highest[4] = {four.x, four.y, four.z, four.w};
@@ -195,46 +220,36 @@ class TeamRow {
     sync_team();
   }
 
-  // A pass that adds up; see Wanted. The sums are those of all threads.
-  template <RowSums kSums>
-  __device__ __noinline__ Collected collect(Wanted wanted) {
-    constexpr bool kDistances = kSums == RowSums::kDistances;
+  // A pass that adds up moments of all tokens, or of a part of them; see Wanted. The sums are those of all threads.
+  template <bool kAll>
+  __device__ __noinline__ ops::Sums moments(Wanted wanted) {
     __syncthreads();
-    if (thread() == 0) team_shared().doubts = 0;
-    __syncthreads();
-    Collected mine{.below = wanted.least};
-    ops::Sums all;  // kept in registers, as `mine` is not
+    ops::Sums mine;
     UnitSum weights, energies;
-    uint32_t distances = 0;
     int none = 0, added = 0;   // logits that are -infinity; logits since the last add_up()
     const auto add_up = [&] {  // before 32 bits are too few
-      if constexpr (kDistances) all.b += distances, distances = 0;
-      if constexpr (!kDistances) all.a += weights.take(added), all.b += energies.take(added);
-      added = 0;
+      mine.a += weights.take(added), mine.b += energies.take(added), added = 0;
     };
     const Row row = row_;
-    const bool masked = row.mask != nullptr, gaps = wanted.gaps || masked;
-    const float top = wanted.max, linear = wanted.linear, units_per_logit = linear * ops::kDistanceUnits;
-    const float least = wanted.least;
+    const bool masked = row.mask != nullptr, gaps = (kAll && wanted.gaps) || masked;
+    const float top = wanted.max, linear = wanted.linear, least = wanted.least;
     constexpr uint32_t kNext = kTeamThreads * sizeof(float);  // from one logit of a thread's queue to the next
-    const uint32_t queue = shared_address(&team_shared().second.queue[0][thread()]);
+    const uint32_t queue = shared_address(&team_shared().groups.queue[0][thread()]);
     uint32_t queue_end = queue;
     const auto add = [&](int id, float(&logits)[4], auto plain) {
-      if (!plain) {
-        if (masked && id < row.vocab) row.hide(id / 4, logits);
-        for (const float logit : logits) none += logit == -INFINITY ? 1 : 0;
-      }
-      added += 4;
-      if constexpr (kDistances) {
-        uint32_t units[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) units[i] = ops::rounded_units(ops::times(top - logits[i], units_per_logit));
+      if (!plain && masked && id < row.vocab) row.hide(id / 4, logits);
+      if constexpr (kAll) {
         if (!plain) {
-          for (int i = 0; i < 4; ++i) units[i] = logits[i] == -INFINITY ? 0 : units[i];
+          for (const float logit : logits) none += logit == -INFINITY ? 1 : 0;
         }
-        distances += units[0] + units[1] + units[2] + units[3];
+        added += 4;
 #pragma unroll
-        for (const uint32_t one : units) all.c += uint64_t{one} * one;
+        for (const float logit : logits) {
+          const float distance = ops::straight_distance(top, logit, linear);
+          const float weight = ops::sample_weight(distance);
+          weights.add(weight), energies.add(ops::times(weight, -distance));
+        }
+      } else {
 #pragma unroll
         for (const float logit : logits) {
           if (logit >= least) store_shared(queue_end, logit), queue_end += kNext;
@@ -243,24 +258,18 @@ class TeamRow {
           empty_queue(wanted, static_cast<int>((queue_end - queue) / kNext), mine);
           queue_end = queue;
         }
-      } else {
-#pragma unroll
-        for (const float logit : logits) {
-          const float distance = ops::straight_distance(top, logit, linear);
-          const float weight = ops::sample_weight(distance);
-          weights.add(weight), energies.add(ops::times(weight, -distance));
-        }
       }
     };
     each_four<4, true>(!gaps, add, [&] {
-      if (added + 16 > UnitSum::kMostTerms) add_up();
+      if (kAll && added + 16 > UnitSum::kMostTerms) add_up();
     });
-    add_up();
-    (kDistances ? all.a : all.c) = static_cast<Sum>(4 * tiles_ - none);
-    if constexpr (kDistances) empty_queue(wanted, static_cast<int>((queue_end - queue) / kNext), mine);
-    mine.all = combine(all, Added());
-    if constexpr (kDistances) settle(wanted, mine);
-    return mine;
+    if constexpr (kAll) {
+      add_up();
+      mine.c = static_cast<Sum>(4 * tiles_ - none);
+    } else {
+      empty_queue(wanted, static_cast<int>((queue_end - queue) / kNext), mine);
+    }
+    return combine(mine, Added());
   }
 
   // After list_from(): brings all listed keys to the first block. Returns their number, also if there is no room for
@@ -352,7 +361,7 @@ class TeamRow {
   template <class F>
   __device__ void each_four_groups(F&& f) const {
     const int fours = tiles_ * tile_groups() / 4;
-    const auto* const highest = reinterpret_cast<const float4*>(team_shared().first.highest);
+    const auto* const highest = reinterpret_cast<const float4*>(team_shared().groups.highest);
 #pragma unroll 2
     for (int four = thread(); four < fours; four += kTeamThreads) f(four * 4, highest[four]);
   }
@@ -379,52 +388,20 @@ class TeamRow {
     return first_ + tile * step_ + ((group & (groups - 1)) * group_lanes_ + thread() % group_lanes_) * 4;
   }
 
-  // Adds up what top-n-sigma keeps of a thread's queue.
-  __device__ __noinline__ void empty_queue(const Wanted& wanted, int queued, Collected& collected) const {
+  // Adds up the moments of a thread's queue.
+  static __device__ __noinline__ void empty_queue(const Wanted& wanted, int queued, ops::Sums& sums) {
     const Wanted plan = wanted;
-    const float surely = plan.cut + plan.margin, hardly = plan.cut - plan.margin;
-    float above = collected.above, below = collected.below;
     UnitSum weights, energies;
-    int kept = 0;
 #pragma unroll 1
     for (int at = 0; at < queued; ++at) {
-      const float logit = team_shared().second.queue[at][thread()];
-      const float value = plan.value(logit);
-      if (value >= surely) {
-        const float distance = ops::times(ops::straight_distance(plan.max, logit, plan.linear), plan.next_linear);
-        const float weight = ops::sample_weight(distance);
-        weights.add(weight), energies.add(ops::times(weight, -distance));
-        above = fminf(above, logit);
-        ++kept;
-      } else if (value < hardly) {
-        below = fmaxf(below, logit);
-      } else {
-        const int doubt = atomicAdd(&team_shared().doubts, 1);
-        if (doubt < TeamShared::kMostDoubtful) team_shared().second.doubtful[doubt] = logit;
-      }
+      const float logit = team_shared().groups.queue[at][thread()];
+      const float distance = ops::times(ops::straight_distance(plan.max, logit, plan.linear), plan.next_linear);
+      const float weight = ops::sample_weight(distance);
+      weights.add(weight), energies.add(ops::times(weight, -distance));
     }
     __syncwarp();
-    const ops::Sums before = collected.kept;
-    collected.kept = {before.a + weights.take(kept), before.b + energies.take(kept), before.c + static_cast<Sum>(kept)};
-    collected.above = above, collected.below = below;
-  }
-
-  // Computes top-n-sigma's cut from the sums, and decides about tokens that are close to it.
-  __device__ __noinline__ void settle(const Wanted& wanted, Collected& mine) {
-    mine.cut = ops::sigma_cutoff(wanted.by_logit ? wanted.max : 0.0f, wanted.sigmas, mine.all);
-    const int doubts = team_shared().doubts;
-    if (thread() < min(doubts, TeamShared::kMostDoubtful)) {
-      const float logit = team_shared().second.doubtful[thread()];
-      if (wanted.value(logit) >= mine.cut) {
-        mine.keep(wanted, logit);
-      } else {
-        mine.below = fmaxf(mine.below, logit);
-      }
-    }
-    if (doubts > TeamShared::kMostDoubtful) mine.below = INFINITY;
-    mine.kept = combine(mine.kept, Added());
-    mine.below = combine(mine.below, Larger()), mine.above = combine(mine.above, Smaller());
-    mine.known = wanted.value(mine.above) >= mine.cut && wanted.value(mine.below) < mine.cut;
+    const ops::Sums before = sums;
+    sums = {before.a + weights.take(queued), before.b + energies.take(queued), before.c + static_cast<Sum>(queued)};
   }
   // Lists the tokens of at least the logit `least` in the first `groups` groups that reach it.
   __device__ void list_groups(int groups, float least) const {
@@ -438,7 +415,7 @@ class TeamRow {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = first + own + i * step;
-        ids[i] = at < groups ? id_in_group(team_shared().first.reaching[at]) : row.vocab;
+        ids[i] = at < groups ? id_in_group(team_shared().groups.reaching[at]) : row.vocab;
         here[i] = load_four(ids[i]);
       }
       const auto each = [&](auto&& f) {

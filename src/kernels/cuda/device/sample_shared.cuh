@@ -15,15 +15,13 @@ struct TeamShared {
   // Of passes:
   static constexpr int kTile = 4 * kTeamThreads;  // logits that a block reads at once
   static constexpr int kMostGroups = 9216;        // of neighbours
-  static constexpr int kQueued = 20;              // logits of a thread
-  static constexpr int kMostDoubtful = 128;       // tokens
-  struct FirstPass {
+  static constexpr int kQueued = 16;              // logits of a thread
+  struct Groups {
     alignas(16) float highest[kMostGroups];  // logits of groups
-    int reaching[kMostSorted];               // groups with a logit that is high enough for the list
-  };
-  struct SecondPass {
-    float queue[kQueued][kTeamThreads];
-    float doubtful[kMostDoubtful];  // logits that are close to a cut
+    union {
+      float queue[kQueued][kTeamThreads];  // logits of tokens that are added up
+      int reaching[kMostSorted];           // groups with a logit that is high enough for the list
+    };
   };
   // Of a list:
   struct Values {
@@ -40,19 +38,16 @@ struct TeamShared {
   };
 
   union {
-    FirstPass first;
+    Groups groups;
     struct {
       Sum keys[kRoomForKeys];
-      union {
-        SecondPass second;
-        Values values;
-      };
+      Values values;
     };
   };
   Slots block_slots, team_slots;
   Sum scans[2][kTeamWarps];
   int bins[kTeamThreads];
-  int listings, doubts, last_bin;
+  int listings, last_bin;
 };
 
 __device__ inline TeamShared& team_shared() {
