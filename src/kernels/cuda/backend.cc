@@ -14,6 +14,7 @@
 #include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul/chain.h"
+#include "kernels/cuda/matmul/dense.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 #include "kernels/cuda/matmul/rows.h"
 #include "kernels/cuda/per_device.h"
@@ -560,6 +561,7 @@ template <Kernels kernels>
 ops::Device& open(int ordinal) {
   static const ops::Ops& ops = *new ops::Ops(make_ops<kernels>());
   static auto& devices = *new PerDevice<Device*>;
+  begin_opening_dense_library();
   return *devices.get(ordinal, [&] { return new Device(ordinal, ops); });
 }
 

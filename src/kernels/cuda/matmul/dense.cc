@@ -21,6 +21,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/matmul/dense.h"
 #include "kernels/cuda/matmul/panel_layout.h"
 #include "kernels/cuda/matmul/rows.h"
 
@@ -70,6 +71,14 @@ const Library* functions() {
   static const bool opened = loaded.open();
   return opened ? &loaded : nullptr;
 }
+
+}  // namespace
+
+void begin_opening_dense_library() {
+  static const std::jthread opening([] { functions(); });
+}
+
+namespace {
 
 void check(cublasStatus_t status, const char* what) {
   CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} failed with status {}", what, static_cast<int>(status));
