@@ -19,9 +19,8 @@ std::vector<int32_t> cut_groups(int64_t inputs, int64_t size, int64_t groups) {
   return group_of;
 }
 
-// The bits of a matrix's integers. If modules have different ones, the zeros of its outputs show them.
+// The bits of a matrix's integers, which the zeros of its outputs show. `known`: those that modules may have.
 int bits_of(const TensorEntry& zeros, int64_t outputs, const std::set<int>& known) {
-  if (known.size() == 1) return *known.begin();
   const auto found = std::ranges::find_if(known, [&](int bits) { return zeros.shape[1] * 32 == outputs * bits; });
   if (found == known.end()) {
     refuse(zeros, fmt::format("it is {} words wide, which {} numbers of {} bits are not", zeros.shape[1], outputs,
@@ -34,16 +33,14 @@ int bits_of(const TensorEntry& zeros, int64_t outputs, const std::set<int>& know
 // outputs. Integers of 2 and 3 bits are widened to 4 bits.
 void gptq_matrix(QuantizedTensors& t, const std::string& name, const std::set<int>& known_bits, int zero_offset) {
   const TensorEntry weight = t.take(name + ".qweight", &kInt32, 0, 0), scale = t.take(name + ".scales");
-  const TensorEntry zero = t.take(name + ".qzeros", &kInt32, 0, 0);
-  const int bits = bits_of(zero, weight.shape[1], known_bits);
-  const int64_t outputs = weight.shape[1], inputs = weight.shape[0] * 32 / bits;
-  if (words_of(inputs, bits) != weight.shape[0] || words_of(outputs, bits) * 32 != outputs * bits) {
-    refuse(weight, fmt::format("its size is not a multiple of whole words of {}-bit numbers", bits));
-  }
+  const int64_t outputs = weight.shape[1];
   const Scales scales(scale, outputs, true);
-  const int64_t groups = scales.count(), zero_words = words_of(outputs, bits);
-  if (zero.shape != Shape{groups, zero_words}) {
-    refuse(zero, fmt::format("it must be [{}, {}]", groups, zero_words));
+  const int64_t groups = scales.count();
+  const TensorEntry zero = t.take(name + ".qzeros", &kInt32, groups, 0);
+  const int bits = bits_of(zero, outputs, known_bits);
+  const int64_t inputs = weight.shape[0] * 32 / bits;
+  if (words_of(inputs, bits) != weight.shape[0]) {
+    refuse(weight, fmt::format("its size is not a multiple of whole words of {}-bit numbers", bits));
   }
   GroupMatrix m{.bits = bits == 8 ? 8 : 4, .outputs = outputs, .inputs = inputs};
   m.group_of = t.has(name + ".g_idx") ? order_of(t.take(name + ".g_idx"), inputs, groups)
@@ -53,7 +50,7 @@ void gptq_matrix(QuantizedTensors& t, const std::string& name, const std::set<in
     fields.read(tile, to);
   };
   m.scale = [scales](int64_t output, int64_t g) { return scales.at(output, g); };
-  m.zero = [zero_offset, fields = PackedFields{zero.data, 1, zero_words, bits}](int64_t output, int64_t g) {
+  m.zero = [zero_offset, fields = PackedFields{zero.data, 1, zero.shape[1], bits}](int64_t output, int64_t g) {
     return fields.at(g, output) + zero_offset;
   };
   t.add(entry_of(name + ".weight", std::move(m)));
