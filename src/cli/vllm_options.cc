@@ -547,7 +547,7 @@ constexpr ForeignOption kOptions[] = {
     {"speculative-model-quantization", kValue, kRefused, "", kSpeculation},
     {"num-speculative-tokens", kValue, kWorks, "speculative-config.num_speculative_tokens", ""},
     {"speculative-draft-tensor-parallel-size", kValue, kWorks, "speculative-config.draft_tensor_parallel_size",
-     "1 or as -tp"},
+     "as -tp; 1 with -pp"},
     {"speculative-disable-mqa-scorer", kFlag, kRefused, "", kSpeculation, "", "off"},
     {"speculative-max-model-len", kValue, kRefused, "", kSpeculation},
     {"speculative-disable-by-batch-size", kValue, kRefused, "", kSpeculation},

@@ -110,9 +110,10 @@ Error draft_model_error(const Error& cause) {
 
 void plan_drafts(const std::string& model, LoadPlan& plan) {
   if (!plan.drafts) return;
-  if (const int given = plan.drafts->ranks; given != 1 && given != plan.ranks.size) {
-    refuse_speculative_config(fmt::format("draft_tensor_parallel_size {} (expected 1, or --tensor-parallel-size {})",
-                                          given, plan.ranks.size));
+  const int ranks = plan.stage.many() ? 1 : plan.ranks.size;  // that divide the draft model
+  if (const int given = plan.drafts->ranks.value_or(ranks); given != ranks) {
+    refuse_speculative_config(
+        fmt::format("draft_tensor_parallel_size {} (expected {}, as many as the draft model's ranks)", given, ranks));
   }
   if (plan.task != Task::kGenerate) refuse_drafts("the model does not generate text");
   if (!plan.shape.state.empty()) refuse_drafts(model + " has recurrent layers, whose state cannot go back");

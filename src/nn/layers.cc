@@ -519,7 +519,7 @@ void copy_table(Memory& memory, const Tensor& to, const Tensor& from, int64_t co
   }
 }
 
-// The same columns as they are: both tables have one type.
+// The same columns, where both tables have one type.
 ops::UploadedBytes columns_of(const Tensor& to, const Tensor& from, int64_t column) {
   if (from.shape == to.shape && from.dense()) return ops::bytes_of(to.data, from.data, to.bytes());
   const size_t size = to.dtype->block_bytes, row_bytes = static_cast<size_t>(to.shape[1]) * size;

@@ -17,7 +17,7 @@ struct SpeculativeOptions {
   // draft_model, mtp:
   double least_probability = 0;  // a draft ends before the first token that the draft model gives less
   int least_tokens = 0;          // shorter drafts are not used
-  int ranks = 1;                 // 1, or as many as divide the model; it changes nothing
+  std::optional<int> ranks{};    // of the draft model; a wrong number is refused
   // mtp:
   bool own_layers = false;  // layers draft that the model's checkpoint has behind its last one
 };

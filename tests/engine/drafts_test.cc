@@ -203,7 +203,10 @@ TEST(DraftModelEngine, WhatCannotDraftIsRefused) {
   EXPECT_THAT(error_of(with_drafts(folder)), StartsWith("--speculative-config: the draft model: "));
 
   EXPECT_EQ(error_of(with_drafts(draft_model(), {{"draft_tensor_parallel_size", 2}})),
-            "--speculative-config: draft_tensor_parallel_size 2 (expected 1, or --tensor-parallel-size 1)");
+            "--speculative-config: draft_tensor_parallel_size 2 (expected 1, as many as the draft model's ranks)");
+  EngineOptions divided = with_drafts(draft_model(), {{"draft_tensor_parallel_size", 1}});
+  divided.tensor_parallel_size = 2;
+  EXPECT_THAT(error_of(divided), HasSubstr("draft_tensor_parallel_size 1 (expected 2"));
   EngineOptions ranks = with_drafts(draft_model());
   ranks.tensor_parallel_size = 4;
   ranks.decode_context_parallel_size = 2;
