@@ -204,14 +204,22 @@ std::vector<std::string> adapters_in_use(const Engine& engine) {
 }
 
 TEST(Adapters, ThoseInUseAreKnown) {
-  const std::unique_ptr<Engine> engine = engine_with([](EngineOptions& o) { o.max_loras = 1; });
+  const std::unique_ptr<Engine> engine = engine_with([](EngineOptions& o) {
+    o.max_loras = 1;
+    o.max_num_seqs = 1;  // the engine looks every 100 ms, so requests take turns
+  });
   Collector collector(*engine);
   Request request = request_for(*engine, goldens("pirate", "lora-pirate-greedy.jsonl")[0]);
   request.sampling.max_tokens = 400;
   request.sampling.ignore_eos = true;
-  const auto submit = [&](const std::string& adapter) {
+  const auto submit_eight = [&](const std::string& adapter) {
+    std::vector<size_t> at;
     request.adapter = adapter;
-    collector.submit(request);
+    for (int i = 0; i < 8; ++i) at.push_back(collector.submit(request));
+    return at;
+  };
+  const auto cancel = [&](const std::vector<size_t>& all) {
+    for (const size_t at : all) engine->cancel(collector.id(at));
   };
   using Names = std::vector<std::string>;
   const auto wait_for = [&](const Names& names) {
@@ -219,11 +227,13 @@ TEST(Adapters, ThoseInUseAreKnown) {
     for (; seen != names && !collector.done(); seen = adapters_in_use(*engine)) std::this_thread::sleep_for(1ms);
     return seen;
   };
-  for (int i = 0; i < 8; ++i) submit("pirate");
+  const std::vector<size_t> first = submit_eight("pirate");
   collector.wait_tokens(0, 1);
-  for (int i = 0; i < 8; ++i) submit("json");  // there is one slot
-  EXPECT_EQ(wait_for({"1", "pirate", "json"}), (Names{"1", "pirate", "json"}));
-  EXPECT_EQ(wait_for({"1", "json", ""}), (Names{"1", "json", ""}));
+  const std::vector<size_t> second = submit_eight("json");
+  EXPECT_EQ(wait_for({"1", "pirate", "json,pirate"}), (Names{"1", "pirate", "json,pirate"}));
+  cancel(first);
+  EXPECT_EQ(wait_for({"1", "json", "json"}), (Names{"1", "json", "json"}));
+  cancel(second);
   collector.wait();
   EXPECT_TRUE(settles(*engine, "vllm:num_requests_running", 0));
   EXPECT_EQ(adapters_in_use(*engine), (Names{"1", "", ""}));
