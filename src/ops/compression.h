@@ -1,5 +1,5 @@
-// Ops of attention over compressed keys, and of hyper-connections (DeepSeek-V4). A device that lacks them has no
-// Ops::compression. Layers that need them then refuse the device.
+// Ops of attention over compressed keys, and of hyper-connections (DeepSeek-V4). They have a table
+// of their own, Ops::compression.
 // An entry (ops/entries.h) is a key and its own value here.
 #pragma once
 

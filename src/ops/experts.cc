@@ -35,9 +35,8 @@ void route(Ctx& ctx, const RouteArgs& args) {
   CHECK(r.score != Routing::Score::kSparseMixer || r.top_k == 2, "top_k {}", r.top_k);
   check_list(args.experts, "experts", rows * r.top_k);
   check_matrix(args.weights, "weights", rows, r.top_k);
-  CHECK(r.score != Routing::Score::kSqrtSoftplus || ctx.ops.compression != nullptr, "score");
   if (args.given.data != nullptr) {
-    CHECK(ctx.ops.compression != nullptr && r.score != Routing::Score::kSparseMixer, "given experts");
+    CHECK(r.score != Routing::Score::kSparseMixer, "given experts");
     check_matrix(args.given, "given", rows, r.top_k);
   }
   ctx.ops.route(ctx.queue, args);

@@ -151,8 +151,8 @@ struct RouteArgs {
   Tensor weights;                     // out: [rows, top_k] fp32
   Tensor logits;                      // [rows, experts] fp32
   const float* correction = nullptr;  // [experts] or null: added to the scores for selection only (arXiv:2412.19437)
-  // [rows, top_k] fp32 or empty: the numbers of the experts of each row. They take the place of the selection. Only
-  // devices with Ops::compression accept them.
+  // [rows, top_k] fp32 or empty: the numbers of the experts of each row. They take the place of the
+  // selection.
   Tensor given{};
   Routing routing{};
 };
@@ -584,7 +584,7 @@ struct Ops : OpTable {
   // these sizes; all ranks decide alike. Null: never.
   bool (*all_reduce_norm)(Queue&, Communicator&, const Tensor& out, const Tensor& x, bool accumulate,
                           const RowNorm& norm) = nullptr;
-  // The ops of compressed attention. Null: the device lacks them, and models that need them are refused there.
+  // The ops of compressed attention (ops/compression.h).
   const CompressionOps* compression = nullptr;
 };
 

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/mmap.h"
@@ -19,11 +18,6 @@
 namespace sluice {
 
 inline std::filesystem::path arch_goldens() { return std::filesystem::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch"; }
-
-// Whether a device has all ops of a model.
-inline bool runs_on(std::string_view name, const ops::Backend& backend) {
-  return !name.starts_with("deepseek_v4") || backend.open(0).ops().compression != nullptr;
-}
 
 // Whether the configuration mentions experts.
 inline bool has_experts(const std::string& name) {

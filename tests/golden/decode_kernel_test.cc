@@ -71,7 +71,6 @@ void expect_as_exact(const ArchGolden& golden, const Errors& launches, const Err
 
 TEST_P(Programs, AreAsExactAsLaunches) {
   if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
-  if (!runs_on(GetParam(), ops::select_backend(""))) GTEST_SKIP() << "it lacks ops of " << GetParam();
   const ArchGolden golden(GetParam());
   const EngineOptions options = options_for(golden);
   expect_as_exact(golden, errors_of(options, golden, "0"), errors_of(options, golden, "1"));
@@ -80,14 +79,12 @@ TEST_P(Programs, AreAsExactAsLaunches) {
 // Sums over the ranks are a part of the kernel.
 TEST_P(Programs, OfRanksAreAsExactAsLaunchesOfOneProcess) {
   if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
-  if (!runs_on(GetParam(), ops::select_backend(""))) GTEST_SKIP() << "it lacks ops of " << GetParam();
   const ArchGolden golden(GetParam());
   expect_as_exact(golden, errors_of(options_for(golden), golden, "0"), errors_of(options_for(golden, 2), golden, "1"));
 }
 
 TEST_P(Programs, WithDraftsAreAsExactAsLaunches) {
   if (!captures()) GTEST_SKIP() << "this machine's best backend records nothing";
-  if (!runs_on(GetParam(), ops::select_backend(""))) GTEST_SKIP() << "it lacks ops of " << GetParam();
   const ArchGolden golden(GetParam());
   EngineOptions options = options_for(golden);
   ThreadPool pool(1);

@@ -286,24 +286,6 @@ TEST(ModelErrors, CompressedAttentionIsChecked) {
   EXPECT_EQ(error_of({.config = published}, name), "");
 }
 
-TEST(ModelErrors, CompressedAttentionNeedsItsOps) {
-  const testing::TempFolder folder;
-  const fs::path golden = fs::path(SLUICE_SOURCE_DIR) / "tests/goldens/arch/deepseek_v4-1";
-  testing::write_hashed_checkpoint(golden.string(), folder.path().string());
-  const std::unique_ptr<Checkpoint> checkpoint = open_checkpoint(folder.path().string());
-  ThreadPool threads(1);
-  ops::Queue queue(ops::select_backend("reference").open(0), threads);
-  ops::Ops lacking = queue.device().ops();
-  lacking.compression = nullptr;
-  LoadContext context{.checkpoint = *checkpoint, .queue = queue, .ops = lacking, .dtype = &kFloat32, .dry = true};
-  try {
-    find_family(checkpoint->config).build(checkpoint->config, context, 0);
-    ADD_FAILURE() << "no error";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("compressed attention"), std::string::npos) << e.what();
-  }
-}
-
 TEST(ModelErrors, RecurrentLayersAreChecked) {
   expect_error(set("conv_kernel", 17), "conv_kernel", "mamba");
   expect_error(set("intermediate_size", 100), "in_proj.weight", "mamba");

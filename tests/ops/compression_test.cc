@@ -13,6 +13,8 @@ constexpr int kBlock = 8;   // tokens of a block
 constexpr int kBlocks = 6;  // the sequence has
 constexpr int kRotary = 4;
 
+using Integers = std::vector<int32_t, TestAllocator<int32_t>>;
+
 // One sequence, whose blocks lie in the cache backwards.
 struct Text {
   std::vector<int32_t> start, length, table, slot{1};
@@ -25,10 +27,6 @@ struct Text {
 
 class CompressionTest : public OpsTest {
  protected:
-  void SetUp() override {
-    if (device.ctx.ops.compression == nullptr) GTEST_SKIP() << "the backend has no ops of compressed attention";
-  }
-
   Owned table_of_angles() {
     Owned cos_sin(&kFloat32, {64, kRotary});
     for (int p = 0; p < 64; ++p) {
@@ -89,6 +87,7 @@ class Compressing {
                      .sequences = text.paged()});
       done += rows;
     }
+    ctx.queue.wait();
     ASSERT_EQ(done, kTokens);
   }
 
@@ -130,7 +129,7 @@ class Compressing {
   int64_t width_, per_token_;
   Owned x_, gates_, state_, cache_;
   const Owned& angles_;
-  std::vector<float> bias_, norm_;
+  Floats bias_, norm_;
 };
 
 TEST_P(CompressionTest, EntriesAreGatedMeansHoweverTheTextIsDivided) {
@@ -160,9 +159,9 @@ TEST_P(CompressionTest, AttendsToTheWindowAndToEntries) {
   Owned entries(&kFloat32, {kBlocks + 1, 1, kBlock, per_token});
   Owned q(&kFloat32, {kTokens, kHeads * kDim}), out(&kFloat32, {kTokens, kHeads * kDim});
   keys.fill(random), entries.fill(random), q.fill(random);
-  std::vector<float> sinks(kHeads);
+  Floats sinks(kHeads);
   std::iota(sinks.begin(), sinks.end(), -3.0f);
-  std::vector<int32_t> selected(static_cast<size_t>(kTokens) * kMost, -1);
+  Integers selected(static_cast<size_t>(kTokens) * kMost, -1);
   for (int t = 0; t < kTokens; ++t) {
     for (int i = 0, e = t % 2; i < kMost && e < (t + 1) / kRate; ++i, e += 2) selected[t * kMost + i] = e;
   }
@@ -179,6 +178,7 @@ TEST_P(CompressionTest, AttendsToTheWindowAndToEntries) {
                             .sequences = text.paged()};
     if (selects) args.selected = Tensor(selected.data(), &kInt32, {kTokens, kMost});
     entry_attention(device.ctx, args);
+    device.ctx.queue.wait();
     for (int t = 0; t < kTokens; ++t) {
       std::vector<const float*> seen;
       for (int p = std::max(0, t - kWindow + 1); p <= t; ++p) {
@@ -210,7 +210,7 @@ TEST_P(CompressionTest, StreamWeightsAreDoublyStochastic) {
   Owned logits(&kFloat32, {5, kColumns});
   logits.fill(random);
   const Owned before = logits;
-  const std::vector<float> scale{0.5f, 2.0f, 1.5f}, base(kColumns, 0.25f);
+  const Floats scale{0.5f, 2.0f, 1.5f}, base(kColumns, 0.25f);
   const StreamWeightsArgs args{.logits = logits,
                                .scale = scale.data(),
                                .base = base.data(),
@@ -218,6 +218,7 @@ TEST_P(CompressionTest, StreamWeightsAreDoublyStochastic) {
                                .iterations = 30,
                                .eps = 1e-6f};
   stream_weights(device.ctx, args);
+  device.ctx.queue.wait();
   for (int row = 0; row < 5; ++row) {
     const float* x = logits.row(row);
     EXPECT_NEAR(x[0], 1 / (1 + std::exp(-(before.row(row)[0] * 0.5 + 0.25))), 1e-5);
@@ -241,12 +242,14 @@ TEST_P(CompressionTest, RotatesTheLastColumnsOfEveryHeadAndBack) {
   const std::vector<int32_t> positions{7, 0, 30};
   RotateArgs args{.x = x, .dim = kDim, .cos_sin = angles, .positions = positions};
   rotate(device.ctx, args);
+  device.ctx.queue.wait();
   EXPECT_EQ(x.row(0)[kDim - kRotary - 1], before.row(0)[kDim - kRotary - 1]);
   const float a = before.row(0)[2 * kDim - 4], b = before.row(0)[2 * kDim - 3];
   EXPECT_NEAR(x.row(0)[2 * kDim - 4], a * std::cos(7.0) - b * std::sin(7.0), 1e-5);
   EXPECT_NEAR(x.row(0)[2 * kDim - 3], b * std::cos(7.0) + a * std::sin(7.0), 1e-5);
   args.backward = true;
   rotate(device.ctx, args);
+  device.ctx.queue.wait();
   expect_close(x, before, 1e-5f);
 }
 
@@ -255,7 +258,7 @@ TEST_P(CompressionTest, GivenExpertsAreWeightedByTheirScores) {
   Owned logits(&kFloat32, {kRows, kExperts}), given(&kFloat32, {kRows, 2}), weights(&kFloat32, {kRows, 2});
   logits.fill(random);
   given.row(0)[0] = 3, given.row(0)[1] = 1, given.row(1)[0] = 0, given.row(1)[1] = 2;
-  std::vector<int32_t> experts(kRows * 2);
+  Integers experts(kRows * 2);
   const auto score = [&](int row, int e) { return std::sqrt(std::log1p(std::exp(double{logits.row(row)[e]}))); };
   route(device.ctx, {.experts = Tensor(experts.data(), &kInt32, {kRows, 2}),
                      .weights = weights,
@@ -266,7 +269,8 @@ TEST_P(CompressionTest, GivenExpertsAreWeightedByTheirScores) {
                                  .normalize = true,
                                  .smallest_sum = 1e-20f,
                                  .scale = 1.5f}});
-  EXPECT_EQ(experts, (std::vector<int32_t>{1, 3, 0, 2}));
+  device.ctx.queue.wait();
+  EXPECT_EQ(experts, (Integers{1, 3, 0, 2}));
   for (int row = 0; row < kRows; ++row) {
     const double sum = score(row, experts[row * 2]) + score(row, experts[row * 2 + 1]);
     EXPECT_NEAR(weights.row(row)[0], 1.5 * score(row, experts[row * 2]) / sum, 1e-5);
@@ -274,7 +278,194 @@ TEST_P(CompressionTest, GivenExpertsAreWeightedByTheirScores) {
   }
 }
 
+// The reference, and backends with kernels of their own.
+std::vector<const Backend*> backends_with_own_kernels() {
+  std::vector<const Backend*> kept = usable_backends();
+  std::erase_if(kept, [](const Backend* backend) {
+    return backend->name != "reference" && backend->open(0).ops().compression == &reference::kCompression;
+  });
+  return kept;
+}
+
+using OwnCompressionTest = OpsTest;
+
+// Sequences whose last rows are computed, with blocks anywhere in the cache.
+struct Batch {
+  int block_size, stride = 0;
+  std::vector<int32_t> start{0}, length, slots, table;
+
+  Batch(int block_size, std::mt19937& random, int longest) : block_size(block_size) {
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint32_t>(n)); };
+    for (int s = 0, sequences = 1 + below(4); s < sequences; ++s) {
+      const int size = 1 + below(longest), rows = below(3) == 0 ? 1 : below(size + 1);
+      start.push_back(start.back() + rows), length.push_back(size), slots.push_back(s);
+      stride = std::max(stride, (size + block_size - 1) / block_size);
+    }
+    std::ranges::shuffle(slots, random);
+    table.resize(length.size() * static_cast<size_t>(stride));
+    std::iota(table.begin(), table.end(), 1);
+    std::ranges::shuffle(table, random);
+  }
+  int tokens() const { return start.back(); }
+  int64_t blocks() const { return static_cast<int64_t>(table.size()) + 1; }
+  PagedSequences paged() const { return {start, length, table, stride}; }
+};
+
+const std::vector<DType>& cache_types() {
+  static const std::vector<DType> types{&kFloat32, &kBFloat16, &kFloat16, &kFloat8E4M3, &kFloat8E5M2};
+  return types;
+}
+
+TEST_P(OwnCompressionTest, EntriesOfRandomBatchesMatchTheReference) {
+  for (const DType type : cache_types()) {
+    for (const Compression kind : share(std::vector<Compression>{{4, 2}, {128, 1}, {5, 2}, {16, 1}, {1, 1}})) {
+      SCOPED_TRACE(fmt::format("{}, rate {}, {} series", type->name, kind.rate, kind.series));
+      const Batch batch(8 << random() % 3, random, 300);
+      const int64_t dim = 2 * (4 + static_cast<int64_t>(random() % 300)), width = kind.series * dim;
+      const int64_t first = static_cast<int64_t>(random() % 7), stride = first + dim + 3;
+      const int64_t rotary = std::min<int64_t>(dim, 2 * static_cast<int64_t>(random() % 33));
+      Owned x(&kFloat32, {batch.tokens(), width}, 5), gates(&kFloat32, {batch.tokens(), width}, 2);
+      Owned angles(&kFloat32, {300, rotary});
+      x.fill(random), gates.fill(random, 3.0f), angles.fill(random);
+      Floats bias(static_cast<size_t>(kind.rate * width)), norm(static_cast<size_t>(dim));
+      std::normal_distribution<float> normal;
+      for (float& v : bias) v = normal(random);
+      for (float& v : norm) v = normal(random);
+      OwnedCache cache(type, {batch.blocks(), 1, batch.block_size, EntryCache::elements_per_token(stride, kind.rate)});
+      cache.fill(random);
+      Owned state(&kFloat32, {static_cast<int64_t>(batch.slots.size()), 3 * width});
+      state.fill(random);
+      for (int64_t i = 0; i < state->shape[0]; ++i) {  // sums of weights are positive
+        for (int64_t c = 0; c < 3 * width; ++c) {
+          if (c / dim % 3 == 1) state.row(i)[c] = 1 + std::abs(state.row(i)[c]);
+        }
+      }
+      OwnedCache expected_cache = cache;
+      Owned expected_state = state;
+      const auto run = [&](Ctx& ctx, const OwnedCache& entries, const Owned& sums) {
+        compress(ctx, {.x = x,
+                       .gates = gates,
+                       .series = kind.series,
+                       .bias = bias.data(),
+                       .norm = norm.data(),
+                       .eps = 1e-6f,
+                       .cos_sin = angles,
+                       .entries = {.cache = entries, .stride = stride, .first = first, .dim = dim, .rate = kind.rate},
+                       .state = sums,
+                       .slots = batch.slots,
+                       .sequences = batch.paged()});
+        ctx.queue.wait();
+      };
+      run(device.ctx, cache, state);
+      run(reference.ctx, expected_cache, expected_state);
+      expect_cached(cache, expected_cache, 1e-4f);
+      expect_close(state, expected_state, 1e-5f);
+    }
+  }
+}
+
+struct Shape4 {
+  int64_t dim;
+  int heads, window, rate, most;
+};
+
+TEST_P(OwnCompressionTest, AttentionOfRandomBatchesMatchesTheReference) {
+  for (const DType type : cache_types()) {
+    for (const Shape4 s : share(std::vector<Shape4>{{512, 16, 128, 128, 0},
+                                                    {512, 5, 20, 4, 24},
+                                                    {64, 8, 16, 4, 0},
+                                                    {40, 3, 7, 3, 5},
+                                                    {512, 20, 128, 4, 40}})) {
+      SCOPED_TRACE(fmt::format("{}: {} heads of {}, rate {}, {} selected", type->name, s.heads, s.dim, s.rate, s.most));
+      const Batch batch(8 << random() % 3, random, 200);
+      const bool apart = random() % 2 == 0;  // entries lie beside others
+      const int64_t stride = apart ? s.dim + 24 : s.dim, tokens = batch.tokens();
+      OwnedCache keys(type, {batch.blocks(), 1, batch.block_size, s.dim});
+      OwnedCache entries(type, {batch.blocks(), 1, batch.block_size, EntryCache::elements_per_token(stride, s.rate)});
+      Owned q(&kFloat32, {tokens, s.heads * s.dim}, 4), out(&kFloat32, {tokens, s.heads * s.dim}, 8);
+      keys.fill(random), entries.fill(random), q.fill(random, 3.0f), out.fill(random);
+      Floats sinks(static_cast<size_t>(s.heads));
+      std::iota(sinks.begin(), sinks.end(), -2.0f);
+      Integers selected(static_cast<size_t>(tokens * s.most), -1);
+      for (size_t sequence = 0; s.most > 0 && sequence < batch.length.size(); ++sequence) {
+        for (int row = batch.start[sequence]; row < batch.start[sequence + 1]; ++row) {
+          const int position = batch.length[sequence] - batch.start[sequence + 1] + row;
+          int32_t* to = selected.data() + int64_t{row} * s.most;
+          for (int e = 0, i = 0; e < (position + 1) / s.rate && i < s.most; ++e) {
+            if (random() % 3 > 0) to[i++] = e;
+          }
+        }
+      }
+      Owned expected = out;
+      EntryAttentionArgs args{
+          .out = out,
+          .q = q,
+          .k_cache = keys,
+          .heads = s.heads,
+          .window = s.window,
+          .scale = 1.0f / std::sqrt(static_cast<float>(s.dim)),
+          .sinks = random() % 2 == 0 ? sinks.data() : nullptr,
+          .entries = {.cache = entries, .stride = stride, .first = apart ? 16 : 0, .dim = s.dim, .rate = s.rate},
+          .sequences = batch.paged()};
+      if (s.most > 0) args.selected = Tensor(selected.data(), &kInt32, {tokens, s.most});
+      if (random() % 4 == 0) args.entries = {}, args.selected = {};
+      entry_attention(device.ctx, args);
+      device.ctx.queue.wait();
+      args.out = expected;
+      entry_attention(reference.ctx, args);
+      expect_close(out, expected, attention_tolerance(type));
+    }
+  }
+}
+
+TEST_P(OwnCompressionTest, KeysAreStoredInEveryType) {
+  std::vector<DType> types = cache_types();
+  types.push_back(&kInt8);
+  for (const DType type : types) {
+    const int64_t dim = 1 + static_cast<int64_t>(random() % 600), tokens = 1 + static_cast<int64_t>(random() % 20);
+    SCOPED_TRACE(fmt::format("{}, {} vectors of {}", type->name, tokens, dim));
+    OwnedCache cache(type, {8, 1, 8, dim});
+    cache.fill(random);
+    OwnedCache expected = cache;
+    Owned x(&kFloat32, {tokens, dim}, 3);
+    x.fill(random);
+    std::vector<int32_t> slots(64);
+    std::iota(slots.begin(), slots.end(), 0);
+    std::ranges::shuffle(slots, random);
+    slots.resize(static_cast<size_t>(tokens));
+    store_keys(device.ctx, {.x = x, .k_cache = cache, .slots = slots});
+    device.ctx.queue.wait();
+    store_keys(reference.ctx, {.x = x, .k_cache = expected, .slots = slots});
+    expect_cached(cache, expected, 1e-6f);
+  }
+}
+
+TEST_P(OwnCompressionTest, StreamWeightsMatchTheReference) {
+  for (const int streams : {1, 2, 4, 7}) {
+    for (const int64_t columns : {int64_t{streams}, int64_t{streams} * (2 + streams)}) {
+      Owned logits(&kFloat32, {37, columns}, 1);
+      logits.fill(random, 2.0f);
+      Owned expected = logits;
+      Floats scale{0.5f, 2.0f, 1.5f}, base(static_cast<size_t>(columns));
+      std::normal_distribution<float> normal;
+      for (float& v : base) v = normal(random);
+      StreamWeightsArgs args{.logits = logits,
+                             .scale = scale.data(),
+                             .base = base.data(),
+                             .streams = streams,
+                             .iterations = 20,
+                             .eps = 1e-6f};
+      stream_weights(device.ctx, args);
+      device.ctx.queue.wait();
+      args.logits = expected;
+      stream_weights(reference.ctx, args);
+      expect_close(logits, expected, 1e-5f);
+    }
+  }
+}
+
 SLUICE_FOR_EVERY_BACKEND(CompressionTest);
+SLUICE_FOR_BACKENDS(OwnCompressionTest, backends_with_own_kernels());
 
 }  // namespace
 }  // namespace sluice::ops::compression_test

@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention/splits.h"
 #include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/collectives/sums_begun.h"
+#include "kernels/cuda/compression.h"
 #include "kernels/cuda/copy_rows.h"
 #include "kernels/cuda/decode_kernel/builder.h"
 #include "kernels/cuda/launch.h"
@@ -255,6 +256,11 @@ void attention_op(ops::Queue& queue, const ops::AttentionArgs& args) {
 template <Kernels kernels>
 void select_entries_op(ops::Queue& queue, const ops::SelectEntriesArgs& args) {
   finish(queue, [&](const Launch& l) { select_entries(l, args, arithmetic(kernels)); });
+}
+
+template <Kernels kernels>
+void entry_attention_op(ops::Queue& queue, const ops::EntryAttentionArgs& args) {
+  finish(queue, [&](const Launch& l) { entry_attention(l, args, arithmetic(kernels)); });
 }
 
 void feed_sampled_op(ops::Queue& queue, const ops::FeedSampledArgs& args) {
@@ -548,12 +554,25 @@ constexpr ops::OpTable op_table() {
 template <Kernels kernels>
 constinit const ops::OpTable kTable = op_table<kernels>();
 
+template <auto Function, class Args>
+void compression_op(ops::Queue& queue, const Args& args) {
+  finish(queue, [&](const Launch& l) { Function(l, args); });
+}
+
+template <Kernels kernels>
+constexpr ops::CompressionOps kCompression{.compress = compression_op<compress, ops::CompressArgs>,
+                                           .entry_attention = entry_attention_op<kernels>,
+                                           .rotate = compression_op<rotate, ops::RotateArgs>,
+                                           .store_keys = compression_op<store_keys, ops::StoreKeysArgs>,
+                                           .stream_weights = compression_op<stream_weights, ops::StreamWeightsArgs>};
+
 template <Kernels kernels>
 ops::Ops make_ops() {
   // A norm behind a sum adds in another order than one of its own, so a row's bits would depend on the number of rows.
   constexpr bool fuses_norms = kernels == Kernels::kFast;
   return {kTable<kernels>,       matmul_kernels<kernels>(),
-          /*gathers_rows=*/true, normalizes_heads,          begin_sum_op, fuses_norms ? all_reduce_norm_op : nullptr};
+          /*gathers_rows=*/true, normalizes_heads,          begin_sum_op, fuses_norms ? all_reduce_norm_op : nullptr,
+          &kCompression<kernels>};
 }
 
 // Devices are never destroyed: others may hold their streams and memory until the process ends.

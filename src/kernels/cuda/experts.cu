@@ -50,8 +50,8 @@ size_t row_bytes(int experts, int groups) {
 struct RouteParams {
   int32_t* experts_out;
   float* weights_out;
-  const float *logits, *correction;
-  int64_t weights_stride, logits_stride;
+  const float *logits, *correction, *given;
+  int64_t weights_stride, logits_stride, given_stride;
   int rows, experts;
   ops::Routing routing;
 };
@@ -63,12 +63,14 @@ class Router {
         at_(at),
         lane_(threadIdx.x % kWarp),
         logits_(p.logits + row * p.logits_stride),
+        given_(p.given != nullptr ? p.given + row * p.given_stride : nullptr),
         chosen_(p.experts_out + row * p.routing.top_k),
         weights_(p.weights_out + row * p.weights_stride) {}
 
   __device__ void run() {
     if (p_.routing.score == ops::Routing::Score::kSparseMixer) return mix_sparsely();
     score();
+    if (given_ != nullptr) return write_given();
     if (p_.routing.top_groups < p_.routing.groups) keep_best_groups();
     take(at_.choice, at_.taken, p_.experts, p_.routing.top_k);
     write();
@@ -77,6 +79,7 @@ class Router {
  private:
   __device__ void score() {
     const bool softmax = p_.routing.score == ops::Routing::Score::kSoftmax;
+    const bool softplus = p_.routing.score == ops::Routing::Score::kSqrtSoftplus;
     float largest = kNever, sum = 0.0f;
     bool spoiled = false;
 #pragma unroll 4
@@ -91,7 +94,9 @@ class Router {
 #pragma unroll 4
     for (int i = lane_; i < p_.experts; i += kWarp) {
       const float x = at_.scores[i];
-      at_.scores[i] = softmax ? expf(x - largest) : 1.0f / (1.0f + expf(-x));
+      at_.scores[i] = softmax    ? expf(x - largest)
+                      : softplus ? sqrtf(fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))))
+                                 : 1.0f / (1.0f + expf(-x));
       sum += at_.scores[i];
       at_.taken[i] = false;
     }
@@ -143,7 +148,6 @@ class Router {
 
   // Writes the marked experts in ascending order with their weights. Overwrites `choice`, which is no longer needed.
   __device__ void write() {
-    const ops::Routing& r = p_.routing;
     int before = 0;
     for (int first = 0; first < p_.experts; first += kWarp) {
       const int i = first + lane_;
@@ -156,6 +160,26 @@ class Router {
       }
       before += __popc(votes);
     }
+    write_weights();
+  }
+
+  // Writes the given experts in ascending order with their weights.
+  __device__ void write_given() {
+    const int top_k = p_.routing.top_k;
+    const auto given = [&](int j) { return static_cast<int>(fminf(fmaxf(given_[j], 0.0f), p_.experts - 1.0f)); };
+    for (int j = lane_; j < top_k; j += kWarp) {
+      const int expert = given(j);
+      int before = 0;
+      for (int i = 0; i < top_k; ++i) before += given(i) < expert || (given(i) == expert && i < j) ? 1 : 0;
+      chosen_[before] = expert;
+      at_.choice[before] = at_.scores[expert];
+    }
+    write_weights();
+  }
+
+  // Writes the weights of the chosen experts, whose scores `choice` has by now.
+  __device__ void write_weights() {
+    const ops::Routing& r = p_.routing;
     __syncwarp();
     float scale = r.scale;
     if (r.normalize) {
@@ -197,7 +221,7 @@ class Router {
   const RouteParams& p_;
   const RouteRow& at_;
   const int lane_;
-  const float* logits_;
+  const float *logits_, *given_;
   int32_t* chosen_;
   float* weights_;
 };
@@ -457,15 +481,17 @@ void route(const Launch& l, const ops::RouteArgs& args) {
                       .weights_out = args.weights.f32(),
                       .logits = args.logits.f32(),
                       .correction = args.correction,
+                      .given = args.given.data != nullptr ? args.given.f32() : nullptr,
                       .weights_stride = args.weights.row_stride,
                       .logits_stride = args.logits.row_stride,
+                      .given_stride = args.given.row_stride,
                       .rows = rows,
                       .experts = experts,
                       .routing = args.routing};
   const size_t bytes = row_bytes(experts, args.routing.groups);
   CHECK(bytes * kRouteWarps <= 48 << 10, "{} experts do not fit into shared memory", experts);
   const dim3 blocks(static_cast<unsigned>(pieces(rows, kRouteWarps)));
-  if (chooses_without_groups(args.routing) && experts <= 8 * kWarp) {
+  if (chooses_without_groups(args) && experts <= 8 * kWarp) {
     const size_t scores = sizeof(float) * kRouteWarps * static_cast<size_t>(args.routing.top_k);
     const auto kernel = experts <= kWarp       ? route_in_registers<1>
                         : experts <= 2 * kWarp ? route_in_registers<2>

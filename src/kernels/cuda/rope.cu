@@ -4,6 +4,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "kernels/cuda/compression.h"
 #include "kernels/cuda/device/fp8.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/pdl.cuh"
@@ -216,7 +217,7 @@ __global__ void latent_store_kernel(RowsOf<float> q, RowsOf<float> q_rope, int h
                                     const int32_t* slots) {
   const int64_t token = blockIdx.x;
   const int rotary = rotation.rotary, head_dim = static_cast<int>(cache.dim), plain = head_dim - rotary;
-  const float* table = rotation.cos_sin + positions[token] * rotation.stride;
+  const float* table = rotary > 0 ? rotation.cos_sin + positions[token] * rotation.stride : nullptr;
   for (int i = threadIdx.x; i < heads * rotary; i += blockDim.x) {
     const float* from = q_rope.data + token * q_rope.stride + i / rotary * rotary;
     q.data[token * q.stride + i / rotary * head_dim + plain + i % rotary] = rotated(rotation, table, from, i % rotary);
@@ -301,10 +302,16 @@ void store(const Launch& l, const ops::LatentStoreArgs& a, const int32_t* positi
       rotation_of(a.cos_sin, a.interleaved), cache_of<T>(a.k_cache), positions, slots);
 }
 
+// Vectors without a part that is rotated.
+template <class T>
+void store(const Launch& l, const ops::StoreKeysArgs& a, const int32_t* /*positions*/, const int32_t* slots) {
+  latent_store_kernel<T><<<static_cast<unsigned>(a.x.rows()), kThreads, 0, l.stream>>>(
+      {}, {}, 0, rows_of(a.x), {}, {}, cache_of<T>(a.k_cache), nullptr, slots);
+}
+
 template <class Args>
 void by_cache_type(const Launch& l, const Args& args, const int32_t* positions, const int32_t* slots,
                    const char* name) {
-  if (args.q.rows() == 0) return;
   const DType type = args.k_cache.dtype;
   if (type == &kFloat32) {
     store<float>(l, args, positions, slots);
@@ -332,11 +339,15 @@ bool normalizes_heads(const Tensor& cos_sin, bool interleaved, const ops::CacheT
 }
 
 void rope_store(const Launch& l, const ops::RopeStoreArgs& args, const int32_t* positions, const int32_t* slots) {
-  by_cache_type(l, args, positions, slots, "rope_store");
+  if (args.q.rows() > 0) by_cache_type(l, args, positions, slots, "rope_store");
 }
 
 void latent_store(const Launch& l, const ops::LatentStoreArgs& args) {
-  by_cache_type(l, args, on_device(l, args.positions), on_device(l, args.slots), "latent_store");
+  if (args.q.rows() > 0) by_cache_type(l, args, on_device(l, args.positions), on_device(l, args.slots), "latent_store");
+}
+
+void store_keys(const Launch& l, const ops::StoreKeysArgs& args) {
+  if (args.x.rows() > 0) by_cache_type(l, args, nullptr, on_device(l, args.slots), "store_keys");
 }
 
 }  // namespace sluice::cuda

@@ -88,7 +88,7 @@ namespace {
 
 // Whether the kernel executes this choice among the router's results.
 bool can_choose(const ops::RouteArgs& choice, const MatmulInstruction& router) {
-  return is_result(choice.logits, router) && !router.accumulate && chooses_without_groups(choice.routing) &&
+  return is_result(choice.logits, router) && !router.accumulate && chooses_without_groups(choice) &&
          router.n <= kMostExperts && router.rows * choice.routing.top_k <= kMostChoices;
 }
 
