@@ -4,6 +4,7 @@
 #include "ops/compression.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -234,6 +235,17 @@ void pack(Queue&, const Weight& into, int64_t row, const Tensor& from) {
   }
 }
 
+// The dot products of up to four rows with the weights. Each is summed in order; they do not wait for each other.
+std::array<double, 4> dot_products(const Tensor& x, int64_t row, int64_t count, const std::vector<float>& weights) {
+  const float* rows[4];
+  for (int64_t j = 0; j < 4; ++j) rows[j] = x.f32() + (row + std::min(j, count - 1)) * x.row_stride;
+  std::array<double, 4> sums{};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    for (int j = 0; j < 4; ++j) sums[j] += double{rows[j][i]} * weights[i];
+  }
+  return sums;
+}
+
 template <const TypeInfo& Type>
 void matmul(Queue& queue, const MatmulArgs& args) {
   const int64_t k = args.weight->k;
@@ -241,12 +253,13 @@ void matmul(Queue& queue, const MatmulArgs& args) {
     std::vector<float> weights(k);
     for (int64_t n = begin; n < end; ++n) {
       to_float(&Type, args.weight->data + packed_bytes<Type>(n, k), weights.data(), k);
-      for (int64_t row = 0; row < args.x.rows(); ++row) {
-        const float* x = args.x.f32() + row * args.x.row_stride;
-        double sum = 0;
-        for (int64_t i = 0; i < k; ++i) sum += double(x[i]) * weights[i];
-        float& out = args.out.f32()[row * args.out.row_stride + n];
-        out = static_cast<float>((args.accumulate ? out : 0.0f) + sum + (args.bias ? args.bias[n] : 0.0f));
+      for (int64_t row = 0; row < args.x.rows(); row += 4) {
+        const int64_t count = std::min<int64_t>(4, args.x.rows() - row);
+        const std::array<double, 4> sums = dot_products(args.x, row, count, weights);
+        for (int64_t j = 0; j < count; ++j) {
+          float& out = args.out.f32()[(row + j) * args.out.row_stride + n];
+          out = static_cast<float>((args.accumulate ? out : 0.0f) + sums[j] + (args.bias ? args.bias[n] : 0.0f));
+        }
       }
     }
   });

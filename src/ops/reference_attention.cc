@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -30,7 +31,7 @@ void store(const CacheTensor& cache, int64_t slot, int64_t head, const float* fr
 }
 
 // Decodes the first elements of the vector.
-void load(const CacheTensor& cache, int64_t slot, int64_t head, std::vector<float>& to) {
+void load(const CacheTensor& cache, int64_t slot, int64_t head, std::span<float> to) {
   const int64_t vector = vector_of(cache, slot, head);
   if (cache.dtype != &kInt8) return to_float(cache.dtype, address(cache, vector), to.data(), to.size());
   const auto* codes = reinterpret_cast<const int8_t*>(address(cache, vector));
@@ -48,72 +49,116 @@ void rotate(float* head, const float* cos_sin, int64_t rotary_dim, bool interlea
   }
 }
 
-class Row {
- public:
-  Row(const AttentionArgs& args, int64_t sequence, int64_t position)
-      : args_(args), table_(args.block_table.data() + sequence * args.block_table_stride), position_(position) {
-    int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
-    if (args.chunk > 0) first = position / args.chunk * args.chunk;
-    int64_t end = args.causal ? position + 1 : args.kv_len[sequence];
+// The keys that a row sees, as indices of the cache.
+struct Keys {
+  Keys(const AttentionArgs& args, int64_t sequence, int64_t at) : position(at) {
+    begin = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
+    if (args.chunk > 0) begin = position / args.chunk * args.chunk;
+    end = args.causal ? position + 1 : args.kv_len[sequence];
     if (args.window > 0) end = std::min<int64_t>(end, position + args.window);
-    first_ = args.share.count(std::max<int64_t>(first, args.first)), end_ = args.share.count(end);
+    begin = args.share.count(std::max<int64_t>(begin, args.first)), end = args.share.count(end);
   }
 
   // The row sees only these positions, up to the first negative one.
   void select(const int32_t* positions, int64_t most) {
-    selected_ = positions, first_ = 0;
-    for (end_ = 0; end_ < most && positions[end_] >= 0;) ++end_;
+    selected = positions, begin = 0;
+    for (end = 0; end < most && positions[end] >= 0;) ++end;
   }
 
-  // Computes one head: `q` is [head_dim], `out` is [value_dim]. Returns the logarithm of the sum of exponentials.
-  double attend(const float* q, float* out, int64_t head) const {
-    const int64_t kv_head = head / (args_.heads / args_.k_cache.shape[1]);
-    const int64_t keys = end_ - first_;
-    std::vector<double> weights(keys);
-    double top = args_.sinks ? args_.sinks[head] : -INFINITY;
-    for (int64_t i = 0; i < keys; ++i) {
-      weights[i] = score(q, head, kv_head, first_ + i);
+  int64_t count() const { return std::max<int64_t>(0, end - begin); }
+  int64_t at(int64_t i) const { return selected != nullptr ? selected[i] : begin + i; }
+
+  int64_t position, begin = 0, end = 0;
+  const int32_t* selected = nullptr;
+};
+
+// Keys [begin, end) of one kv head and their values, decoded once for all rows that see them.
+class Decoded {
+ public:
+  Decoded(Queue& queue, const AttentionArgs& args, int64_t sequence, int64_t kv_head, int64_t begin, int64_t end)
+      : begin_(begin),
+        key_dim_(args.k_cache.shape[3]),
+        value_dim_(args.v_cache.data != nullptr ? args.v_cache.shape[3] : 0),
+        keys_(static_cast<size_t>((end - begin) * key_dim_)),
+        values_(static_cast<size_t>((end - begin) * value_dim_)) {
+    const int32_t* table = args.block_table.data() + sequence * args.block_table_stride;
+    const int64_t block_size = args.k_cache.shape[2];
+    queue.threads().parallel_for(end - begin, 64, [&](int64_t i, int64_t last) {
+      for (; i < last; ++i) {
+        const int64_t key = begin + i, slot = table[key / block_size] * block_size + key % block_size;
+        load(args.k_cache, slot, kv_head, {keys_.data() + i * key_dim_, static_cast<size_t>(key_dim_)});
+        if (value_dim_ == 0) continue;
+        load(args.v_cache, slot, kv_head, {values_.data() + i * value_dim_, static_cast<size_t>(value_dim_)});
+      }
+    });
+  }
+
+  const float* key(int64_t i) const { return keys_.data() + (i - begin_) * key_dim_; }
+  const float* value(int64_t i) const {  // the first columns of keys can be values
+    return value_dim_ > 0 ? values_.data() + (i - begin_) * value_dim_ : key(i);
+  }
+
+ private:
+  int64_t begin_, key_dim_, value_dim_;
+  std::vector<float> keys_, values_;
+};
+
+// Computes one row and head: `q` is [head_dim], `out` is [value_dim].
+class Head {
+ public:
+  Head(const AttentionArgs& args, const Decoded& decoded, const Keys& keys, int64_t head)
+      : args_(args), decoded_(decoded), keys_(keys), head_(head) {}
+
+  // Returns the logarithm of the sum of exponentials.
+  double attend(const float* q, std::span<float> out) const {
+    std::vector<double> weights(static_cast<size_t>(keys_.count()));
+    multiply_keys(q, weights);
+    double top = args_.sinks ? args_.sinks[head_] : -INFINITY;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = score(weights[i], keys_.begin + static_cast<int64_t>(i));
       top = std::max(top, weights[i]);
     }
-    double sum = args_.sinks ? std::exp(args_.sinks[head] - top) : 0.0;
+    double sum = args_.sinks ? std::exp(args_.sinks[head_] - top) : 0.0;
     for (double& weight : weights) sum += weight = std::exp(weight - top);
-    const CacheTensor& values = args_.v_cache.data != nullptr ? args_.v_cache : args_.k_cache;
-    std::vector<double> mixed(args_.v_cache.data != nullptr ? values.shape[3] : args_.value_dim);
-    std::vector<float> value(mixed.size());
-    for (int64_t i = 0; i < keys; ++i) {
-      load(values, slot(first_ + i), kv_head, value);
+    std::vector<double> mixed(out.size());
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const float* value = decoded_.value(keys_.at(static_cast<int64_t>(i)));
       for (size_t d = 0; d < mixed.size(); ++d) mixed[d] += weights[i] * value[d];
     }
-    for (size_t d = 0; d < mixed.size(); ++d) out[d] = keys > 0 ? static_cast<float>(mixed[d] / sum) : 0.0f;
+    for (size_t d = 0; d < mixed.size(); ++d) out[d] = weights.empty() ? 0.0f : static_cast<float>(mixed[d] / sum);
     return top + std::log(sum);
   }
 
  private:
-  int64_t slot(int64_t key) const {
-    if (selected_ != nullptr) key = selected_[key];
-    const int64_t block_size = args_.k_cache.shape[2];
-    return table_[key / block_size] * block_size + key % block_size;
+  // Each dot product is summed in order. Four at a time do not wait for each other's additions.
+  void multiply_keys(const float* q, std::vector<double>& dots) const {
+    const auto count = static_cast<int64_t>(dots.size()), dim = args_.k_cache.shape[3];
+    for (int64_t i = 0; i < count; i += 4) {
+      const float* keys[4];
+      for (int64_t j = 0; j < 4; ++j) keys[j] = decoded_.key(keys_.at(std::min(i + j, count - 1)));
+      double sums[4] = {};
+      for (int64_t d = 0; d < dim; ++d) {
+        for (int j = 0; j < 4; ++j) sums[j] += double{q[d]} * keys[j][d];
+      }
+      std::copy_n(sums, std::min<int64_t>(4, count - i), dots.begin() + i);
+    }
   }
 
-  double score(const float* q, int64_t head, int64_t kv_head, int64_t key) const {
-    std::vector<float> k(args_.k_cache.shape[3]);
-    load(args_.k_cache, slot(key), kv_head, k);
-    double dot = 0;
-    for (size_t d = 0; d < k.size(); ++d) dot += double(q[d]) * k[d];
+  double score(double dot, int64_t key) const {
     dot *= args_.scale;
     if (args_.soft_cap > 0) dot = args_.soft_cap * std::tanh(dot / args_.soft_cap);
-    if (args_.alibi_slopes) dot += double(args_.alibi_slopes[head]) * static_cast<double>(key - position_);
+    if (args_.alibi_slopes) dot += double(args_.alibi_slopes[head_]) * static_cast<double>(key - keys_.position);
     if (args_.relative_bias) {
-      const int64_t reach = args_.relative_reach, distance = std::clamp(key - position_, -reach, reach);
-      dot += args_.relative_bias[head * (2 * reach + 1) + reach + distance];
+      const int64_t reach = args_.relative_reach, distance = std::clamp(key - keys_.position, -reach, reach);
+      dot += args_.relative_bias[head_ * (2 * reach + 1) + reach + distance];
     }
     return dot;
   }
 
   const AttentionArgs& args_;
-  const int32_t* table_;
-  const int32_t* selected_ = nullptr;
-  int64_t position_, first_ = 0, end_ = 0;  // keys of the cache
+  const Decoded& decoded_;
+  const Keys& keys_;
+  int64_t head_;
 };
 
 }  // namespace
@@ -174,24 +219,34 @@ void latent_store(Queue&, const LatentStoreArgs& args) {
 }
 
 void attention(Queue& queue, const AttentionArgs& args) {
-  const int64_t head_dim = args.k_cache.shape[3];
+  const int64_t head_dim = args.k_cache.shape[3], group = args.heads / args.k_cache.shape[1];
   const int64_t value_dim = args.v_cache.data != nullptr ? args.v_cache.shape[3] : args.value_dim;
   for (size_t s = 0; s < args.kv_len.size(); ++s) {
+    const auto sequence = static_cast<int64_t>(s);
     const int64_t begin = args.query_start[s], rows = args.query_start[s + 1] - begin;
-    queue.threads().parallel_for(rows * args.heads, 1, [&](int64_t item, int64_t end) {
-      for (; item < end; ++item) {
-        const int64_t row = item / args.heads, head = item % args.heads;
-        const float* q = args.q.f32() + (begin + row) * args.q.row_stride + head * head_dim;
-        float* out = args.out.f32() + (begin + row) * args.out.row_stride + head * value_dim;
-        Row keys(args, static_cast<int64_t>(s), args.kv_len[s] - rows + row);
-        if (const int64_t most = args.selected.shape[1]; args.selected.data != nullptr) {
-          keys.select(args.selected.as<int32_t>() + (begin + row) * most, most);
+    if (rows == 0) continue;
+    const auto keys_of = [&](int64_t row) { return Keys(args, sequence, args.kv_len[s] - rows + row); };
+    const bool selects = args.selected.data != nullptr;
+    const int64_t first_key = selects ? 0 : keys_of(0).begin;
+    const int64_t end_key = selects ? args.kv_len[s] : std::max(first_key, keys_of(rows - 1).end);
+    for (int64_t kv_head = 0; kv_head < args.k_cache.shape[1]; ++kv_head) {
+      const Decoded decoded(queue, args, sequence, kv_head, first_key, end_key);
+      queue.threads().parallel_for(rows * group, 1, [&](int64_t item, int64_t end) {
+        for (; item < end; ++item) {
+          const int64_t row = item / group, head = kv_head * group + item % group;
+          Keys keys = keys_of(row);
+          if (selects) {
+            const int64_t most = args.selected.shape[1];
+            keys.select(args.selected.as<int32_t>() + (begin + row) * most, most);
+          }
+          const float* q = args.q.f32() + (begin + row) * args.q.row_stride + head * head_dim;
+          float* out = args.out.f32() + (begin + row) * args.out.row_stride + head * value_dim;
+          const double sum = Head(args, decoded, keys, head).attend(q, {out, static_cast<size_t>(value_dim)});
+          if (args.log_sums.data == nullptr) continue;
+          args.log_sums.f32()[(begin + row) * args.log_sums.row_stride + head] = static_cast<float>(sum);
         }
-        const double sum = keys.attend(q, out, head);
-        if (args.log_sums.data == nullptr) continue;
-        args.log_sums.f32()[(begin + row) * args.log_sums.row_stride + head] = static_cast<float>(sum);
-      }
-    });
+      });
+    }
   }
 }
 

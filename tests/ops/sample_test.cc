@@ -320,7 +320,9 @@ TEST_P(SampleTest, RandomChainsMatchTheReference) {
       ASSERT_EQ(got.rows[i].token, want.rows[i].token)
           << "round " << round << ", row " << i << ", vocabulary " << vocab << ", chains " << what;
       EXPECT_EQ(got.rows[i].probability, want.rows[i].probability) << "round " << round << ", row " << i;
-      EXPECT_EQ(want.rows[i].probability > 0, rows[i].wants_probability == 1 && rows[i].steps > 0);
+      // A mask may leave no token of a small vocabulary.
+      const bool wanted = rows[i].wants_probability == 1 && rows[i].steps > 0 && want.rows[i].token >= 0;
+      EXPECT_EQ(want.rows[i].probability > 0, wanted) << "round " << round << ", row " << i;
     }
   }
 }

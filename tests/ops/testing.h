@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <random>
 #include <ranges>
 #include <string>
@@ -42,6 +44,45 @@ struct TestAllocator {
 };
 using Floats = std::vector<float, TestAllocator<float>>;
 
+// Normally distributed numbers, several times as fast as std::normal_distribution: the inverse of the distribution
+// function at a random place, linear between points of equal distance. Numbers are within +-4.2.
+class Normals {
+ public:
+  explicit Normals(uint64_t seed) : state_(seed) {}
+  explicit Normals(std::mt19937& random) : Normals(random()) {}
+  float operator()() {
+    state_ += 0x9e3779b97f4a7c15;  // splitmix64
+    uint64_t bits = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+    const float* point = points().data() + (bits >> (64 - kBits));
+    return point[0] + (point[1] - point[0]) * static_cast<float>(bits >> 16 & 0xffffff) * 0x1p-24f;
+  }
+
+ private:
+  static constexpr int kBits = 12;
+  using Points = std::array<float, (1 << kBits) + 1>;
+
+  static const Points& points() {
+    static const Points all = [] {
+      Points points{};
+      points.front() = -4.2f, points.back() = 4.2f;
+      double x = -3.6;
+      for (size_t i = 1; i + 1 < points.size(); ++i) {
+        const double target = static_cast<double>(i) / (points.size() - 1);
+        for (int step = 0; step < 6; ++step) {  // of Newton's method
+          const double density = std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+          x -= (std::erfc(-x / std::numbers::sqrt2) / 2 - target) / density;
+        }
+        points[i] = static_cast<float>(x);
+      }
+      return points;
+    }();
+    return all;
+  }
+
+  uint64_t state_;
+};
+
 // A tensor that owns its memory, with `gap` extra elements between rows.
 class Owned {
  public:
@@ -65,9 +106,9 @@ class Owned {
 
   // Fills the tensor and its gaps with normally distributed values, rounded to its type.
   Owned& fill(std::mt19937& random, float scale = 1.0f) {
-    std::normal_distribution<float> normal(0.0f, scale);
+    Normals normal(random);
     std::vector<float> values(bytes() / tensor_.dtype->block_bytes);
-    for (float& v : values) v = normal(random);
+    for (float& v : values) v = scale * normal();
     from_float(tensor_.dtype, values.data(), tensor_.data, values.size());
     return *this;
   }
@@ -91,10 +132,10 @@ class OwnedCache : public Owned {
       Owned::fill(random);
       return *this;
     }
-    std::normal_distribution<float> normal;
+    Normals normal(random);
     std::vector<float> values(static_cast<size_t>((*this)->shape[-1]));
     for (int64_t i = 0; i < vectors(); ++i) {
-      for (float& v : values) v = normal(random);
+      for (float& v : values) v = normal();
       put(i, values);
     }
     return *this;
