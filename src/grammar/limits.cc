@@ -1,6 +1,7 @@
 #include "grammar/limits.h"
 
 #include <fmt/core.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -9,6 +10,12 @@ namespace {
 
 constexpr int64_t kStepsPerLook = 4096;
 
+std::chrono::nanoseconds thread_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
 }  // namespace
 
 Budget::Budget(const Limits& limits)
@@ -16,7 +23,7 @@ Budget::Budget(const Limits& limits)
       next_look_(std::max<int64_t>(0, limits.fuel - kStepsPerLook)),
       bytes_(limits.bytes),
       limits_(limits),
-      end_(std::chrono::steady_clock::now() + limits.time) {}
+      end_(thread_time() + limits.time) {}
 
 void Budget::allocate(int64_t bytes) {
   bytes_ -= bytes;
@@ -27,7 +34,7 @@ void Budget::allocate(int64_t bytes) {
 
 void Budget::look() {
   if (fuel_ < 0) throw GrammarError(fmt::format("too complex: its compilation takes more than {} steps", limits_.fuel));
-  if (std::chrono::steady_clock::now() > end_) {
+  if (thread_time() > end_) {
     throw GrammarError(fmt::format("too complex: its compilation takes more than {} ms", limits_.time.count()));
   }
   next_look_ = std::max<int64_t>(0, fuel_ - kStepsPerLook);

@@ -16,12 +16,12 @@ class GrammarError : public std::runtime_error {
 };
 
 struct Limits {
-  int64_t fuel = 20'000'000;  // elementary steps: states and transitions that are made or visited
-  int64_t bytes = 64 << 20;   // memory of what is made
-  std::chrono::milliseconds time{1000};
+  int64_t fuel = 20'000'000;             // elementary steps: states and transitions that are made or visited
+  int64_t bytes = 64 << 20;              // memory of what is made
+  std::chrono::milliseconds time{1000};  // of the thread's CPU, so that a busy machine refuses no grammar
 };
 
-// Spends the limits of one compilation. Not thread-safe.
+// Spends the limits of one compilation, on the thread that made it.
 class Budget {
  public:
   explicit Budget(const Limits& limits = {});
@@ -40,7 +40,7 @@ class Budget {
 
   int64_t fuel_, next_look_, bytes_;
   Limits limits_;
-  std::chrono::steady_clock::time_point end_;
+  std::chrono::nanoseconds end_;
 };
 
 }  // namespace sluice::grammar
