@@ -12,6 +12,7 @@
 #include "engine/runner.h"
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
+#include "golden/greedy_tokens.h"
 
 namespace sluice::arch_test {
 namespace {
@@ -79,6 +80,8 @@ class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string
     EXPECT_LE(error, kTolerance) << "row " << position << ", " << way;
   }
 
+  void expect_logits_of_mixed_lengths();
+
   std::string name_;
   std::unique_ptr<ArchGolden> golden_;
   EngineOptions options_;
@@ -87,23 +90,8 @@ class Arch : public ::testing::TestWithParam<std::tuple<std::string, std::string
   std::unique_ptr<Runner> runner_;
 };
 
-TEST_P(Arch, LogitsInOnePiece) {
-  expect_logits(0, 64);
-  expect_logits(1, 64);
-}
-
-TEST_P(Arch, LogitsInChunks) {
-  expect_logits(0, 5);
-  expect_logits(1, 5);
-}
-
-TEST_P(Arch, LogitsTokenByToken) {
-  expect_logits(0, 1);
-  expect_logits(1, 1);
-}
-
 // Three texts at once, each in pieces of one to seven tokens, so that prefill and decode are combined in many ways.
-TEST_P(Arch, LogitsInABatchOfMixedLengths) {
+void Arch::expect_logits_of_mixed_lengths() {
   struct Text {
     std::vector<int32_t> tokens;
     Tensor want;
@@ -155,18 +143,14 @@ TEST_P(Arch, LogitsInABatchOfMixedLengths) {
   }
 }
 
-TEST_P(Arch, GreedyTokens) {
-  for (const char* index : {"0", "1"}) {
-    std::vector<int32_t> tokens = golden_->ids(std::string("ids_") + index);
-    for (const int32_t want : golden_->ids(std::string("gen_") + index)) {
-      int32_t got = -1;
-      for_each_logits(*runner_, loaded_->plan, options_.block_size, tokens, 64, [&](int, std::span<const float> row) {
-        got = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
-      });
-      ASSERT_EQ(got, want) << "sample " << index << " after " << tokens.size() << " tokens";
-      tokens.push_back(got);
-    }
+// One test, so that a model is loaded once.
+TEST_P(Arch, IsThatOfTransformers) {
+  for (const int chunk : {64, 5, 1}) {
+    expect_logits(0, chunk);
+    expect_logits(1, chunk);
   }
+  expect_logits_of_mixed_lengths();
+  expect_greedy_tokens(*runner_, loaded_->plan, options_.block_size, *golden_);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Arch,

@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "golden/arch_golden.h"
 #include "golden/goldens.h"
+#include "golden/greedy_tokens.h"
 #include "golden/rank_group.h"
 #include "support/sanitized.h"
 
@@ -137,18 +138,7 @@ TEST_P(RanksOfArch, LogitsAndGreedyTokens) {
                     });
   };
   check("0", 64), check("1", 64), check("0", 5);
-  for (const char* index : {"0", "1"}) {
-    std::vector<int32_t> tokens = golden.ids(std::string("ids_") + index);
-    for (const int32_t want : golden.ids(std::string("gen_") + index)) {
-      int32_t got = -1;
-      for_each_logits(group.runner(), group.plan(), group.plan().block_size, tokens, 64,
-                      [&](int, std::span<const float> row) {
-                        got = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
-                      });
-      ASSERT_EQ(got, want) << "sample " << index << " after " << tokens.size() << " tokens";
-      tokens.push_back(got);
-    }
-  }
+  expect_greedy_tokens(group.runner(), group.plan(), group.plan().block_size, golden);
 }
 
 // A rank plans for its heads, its columns and its rows of the vocabulary.

@@ -126,7 +126,7 @@ class TestClient {
       for (char& c : name) c = static_cast<char>(std::tolower(c));
       response.headers[name] = line.substr(colon + 2);
     }
-    if (head || response.status == 204 || response.status == 100) return response;
+    if (head || response.status == 100 || response.status == 204 || response.status == 304) return response;
     if (response.headers.contains("content-length")) {
       const auto length = static_cast<size_t>(std::stoul(response.headers["content-length"]));
       while (buffer_.size() < length && fill(timeout_ms)) {
