@@ -13,6 +13,7 @@
 #include "tokenizer/byte_level.h"
 #include "tokenizer/files/sentencepiece_file.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/vectors.h"
 
 namespace sluice::folder_test {
 namespace {
@@ -50,7 +51,7 @@ TEST_P(TokenizerFiles, AreReadAsTheirLibrariesDo) {
   std::ifstream lines(folder + "/vectors.jsonl");
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
-    const Json v = parse_json(line);
+    const Json v = parse_vector(line);
     const auto ids = v["ids"].get<Ids>();
     EXPECT_EQ(tokenizer->encode(v["text"].get<std::string>(), false), ids) << v["text"];
     EXPECT_EQ(tokenizer->decode(ids, true), v["decoded"].get<std::string>()) << v["text"];
@@ -91,7 +92,7 @@ TEST(TokenizerFolder, VocabularyAndMerges) {
     EXPECT_TRUE(tokenizer->is_special(0));
     std::ifstream lines(golden + "vectors.jsonl");
     for (std::string line; std::getline(lines, line);) {
-      const Json v = parse_json(line);
+      const Json v = parse_vector(line);
       EXPECT_EQ(tokenizer->encode(v["text"].get<std::string>()), v["ids"].get<Ids>()) << v["text"];
     }
   }
@@ -111,7 +112,7 @@ TEST(TokenizerFolder, WordPieceVocabulary) {
     const auto tokenizer = Tokenizer::open(folder.path().string());
     std::ifstream vectors(golden + "vectors.jsonl");
     for (std::string line; std::getline(vectors, line);) {
-      const Json v = parse_json(line);
+      const Json v = parse_vector(line);
       EXPECT_EQ(tokenizer->encode(v["text"].get<std::string>()), v["ids"].get<Ids>()) << v["text"];
       EXPECT_EQ(tokenizer->decode(v["ids"].get<Ids>(), true), v["decoded_skip_special"].get<std::string>());
     }

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/vectors.h"
 
 namespace sluice::golden_test {
 namespace {
@@ -19,7 +20,7 @@ class TokenizerGolden : public ::testing::TestWithParam<const char*> {
     const std::string folder = kGoldens + GetParam();
     tokenizer_ = Tokenizer::from_file(folder + "/tokenizer.json");
     std::ifstream lines(folder + "/vectors.jsonl");
-    for (std::string line; std::getline(lines, line);) vectors_.push_back(parse_json(line));
+    for (std::string line; std::getline(lines, line);) vectors_.push_back(parse_vector(line));
     ASSERT_GE(vectors_.size(), 100u);
   }
 

@@ -33,7 +33,8 @@ def texts(words, seed, count):
 def write_vectors(folder, rows):
     with open(folder / "vectors.jsonl", "w") as out:
         for text, ids, decoded in rows:
-            out.write(json.dumps({"text": text, "ids": ids, "decoded": decoded}) + "\n")
+            row = {"text": text, "ids": ids} | ({"decoded": decoded} if decoded != text else {})
+            out.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 def sentencepiece_golden(name, train_text, words, seed, **options):

@@ -172,6 +172,7 @@ with open(Path(__file__).with_name("cases.jsonl"), "w") as out:
         out.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
 
     write(BASE)
+    write(TEXTS + MORE)
     for rule in RULES:
         tokenizer = Tokenizer.from_str(json.dumps({**BASE, **rule}))
         cases = []
@@ -179,5 +180,6 @@ with open(Path(__file__).with_name("cases.jsonl"), "w") as out:
             ids = tokenizer.encode(text).ids
             bare = tokenizer.encode(text, add_special_tokens=False).ids
             decoded, skipped = (tokenizer.decode(ids, skip_special_tokens=s) if ids else "" for s in (False, True))
-            cases.append([text, ids, bare if bare != ids else None, decoded, skipped if skipped != decoded else None])
+            cases.append([ids, bare if bare != ids else None, decoded if decoded != text else None,
+                          skipped if skipped != decoded else None])
         write({"rule": rule, "cases": cases})
