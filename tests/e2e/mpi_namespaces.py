@@ -6,6 +6,7 @@ rank of the other machine is killed. Needs root; exits with status 77 and the re
 Usage: mpi_namespaces.py [--bench MODEL]   # --bench: also print times of `sluice bench latency MODEL -tp 2`"""
 
 import argparse
+import concurrent.futures
 import ctypes
 import json
 import os
@@ -118,11 +119,15 @@ def check_answers(machines: Machines):
     for ways, ranks_each in ((["-tp", "2"], 1), (["-tp", "2", "-pp", "2"], 2)):
         launcher = machines.mpirun(ranks_each)
         with Server(*ways, *MPI, "--dtype", "float32", launcher=launcher, env=environment()) as server:
-            for row in rows:
+
+            def ask(row):
                 answer = server.client().chat.completions.create(
                     model=server.name, messages=row["messages"], temperature=0, max_tokens=len(row["greedy_ids"])
                 )
-                assert answer.choices[0].message.content == row["greedy_text"], row
+                return answer.choices[0].message.content
+
+            with concurrent.futures.ThreadPoolExecutor(len(rows)) as pool:  # few steps, each of which waits for TCP
+                assert list(pool.map(ask, rows)) == [row["greedy_text"] for row in rows]
             server.process.terminate()
             server.process.wait(30)
         print(f"{' '.join(ways)}: {len(rows)} answers are exact")
