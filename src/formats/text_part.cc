@@ -37,6 +37,7 @@ constexpr auto kDecoders = std::to_array<TextDecoder>({
          "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072})"},
     {"gemma3n_text", "Gemma3nForCausalLM"},
     {"gemma4_text", "Gemma4ForCausalLM"},
+    {"gemma4_unified_text", "Gemma4UnifiedForCausalLM"},
     {"glm4v_moe_text", "Glm4MoeForCausalLM", R"({"attention_bias": true})"},
     {"glm4v_text", "Glm4ForCausalLM", R"({"attention_bias": true})"},
     {"granite", "GraniteForCausalLM"},

@@ -140,7 +140,7 @@ void read_heads(const Config& config, int layer, bool sliding, AttentionSpec& a)
   }
 }
 
-void read_attention(const Config& config, LoadContext& context, DecoderSpec& s) {
+void read_attention(const Config& config, LoadContext& context, DecoderSpec& s, int default_window) {
   AttentionSpec& a = s.attention;
   read_attention_bias(config, s, true);
   a.scale = 1.0f;
@@ -149,7 +149,7 @@ void read_attention(const Config& config, LoadContext& context, DecoderSpec& s) 
   a.value_norm = true;
   const auto sees = config.get("use_bidirectional_attention", std::string("vision"));
   if (sees != "vision") config.refuse("use_bidirectional_attention", "'" + sees + "' cannot generate");
-  const int window = static_cast<int>(read_or_off(config, "sliding_window", 512));
+  const int window = static_cast<int>(read_or_off(config, "sliding_window", default_window));
   auto sliding = read_windows(config, s, window, [](int layer) { return (layer + 1) % 6 != 0; });
   if (sliding.back()) {  // the reference gives the last layer full attention
     sliding.back() = false;
@@ -180,10 +180,10 @@ void read_attention(const Config& config, LoadContext& context, DecoderSpec& s) 
   if (s.ropes[1].type == "default") s.ropes[1].rotary_dim = full_head_dim;
 }
 
-void read_layer_inputs(const Config& config, DecoderSpec& s, const LoadContext& context) {
+void read_layer_inputs(const Config& config, DecoderSpec& s, const LoadContext& context, int width) {
   PerLayerInputSpec p;
   p.layers = s.depth();
-  p.width = config.get("hidden_size_per_layer_input", 256);
+  p.width = width;
   if (p.width < 0) config.refuse("hidden_size_per_layer_input", "must not be negative");
   const char* vocab = "vocab_size_per_layer_input";
   p.vocab = read_positive(config, vocab, config.get(vocab, 262144));
@@ -198,14 +198,15 @@ void read_layer_inputs(const Config& config, DecoderSpec& s, const LoadContext& 
   };
 }
 
-std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
-  DecoderSpec s = llama_like(config, "gemma4_text",
+// Reads what all sizes of Gemma 4 have.
+DecoderSpec gemma4_like(const Config& config, LoadContext& context, std::string family, int default_window) {
+  DecoderSpec s = llama_like(config, std::move(family),
                              {.head_dim = 256,
                               .activation_key = "hidden_activation",
                               .activation = "gelu_pytorch_tanh",
                               .tied_head = true,
                               .rope = {.layer_type = "sliding_attention", .parameters = kRopes}});
-  read_attention(config, context, s);
+  read_attention(config, context, s, default_window);
   s.embedding_scale = gemma_factor(context, std::sqrt(static_cast<double>(s.hidden)));
   s.scaled_vectors = true;
   s.names.attention_post_norm = "post_attention_layernorm";
@@ -219,13 +220,32 @@ std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max
       layer.mlp->inner *= 2;
     }
   }
+  return s;
+}
+
+std::unique_ptr<Model> build(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = gemma4_like(config, context, "gemma4_text", 512);
   read_experts_beside_mlp(config, s);
-  read_layer_inputs(config, s, context);
+  read_layer_inputs(config, s, context, config.get("hidden_size_per_layer_input", 256));
+  return decoder_lm(std::move(s), context, max_len);
+}
+
+// The size without encoders (12B). It has neither experts nor per-layer inputs, and the reference reads none of their
+// keys.
+std::unique_ptr<Model> build_unified(const Config& config, LoadContext& context, int max_len) {
+  DecoderSpec s = gemma4_like(config, context, "gemma4_unified_text", 1024);
+  for (const char* key :
+       {"enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size", "hidden_size_per_layer_input"}) {
+    config.ignore(key);
+  }
+  read_layer_inputs(config, s, context, 0);
   return decoder_lm(std::move(s), context, max_len);
 }
 
 const ModelFamily family{.name = "gemma4_text", .architectures = {"Gemma4ForCausalLM"}, .build = build};
-const Registry<ModelFamily> registered{family};
+const ModelFamily unified{
+    .name = "gemma4_unified_text", .architectures = {"Gemma4UnifiedForCausalLM"}, .build = build_unified};
+const Registry<ModelFamily> registered{family}, registered_unified{unified};
 
 }  // namespace
 }  // namespace sluice::models::gemma4_text

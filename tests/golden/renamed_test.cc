@@ -289,6 +289,20 @@ TEST(Renamed, TextInsideOfOtherModels) {
                 [&](Model& m) { wrap(m, "Mistral3ForConditionalGeneration", "model.language_model.", "lm_head."); });
 }
 
+// The size of Gemma 4 without encoders has a family of its own, whose window is wider by default.
+TEST(Renamed, UnifiedGemma4IsGemma4WithoutInputsOfLayers) {
+  expect_golden("gemma4_text-3", [](Model& m) {
+    m.set({{"architectures", {"Gemma4UnifiedForCausalLM"}}, {"model_type", "gemma4_unified_text"}});
+    for (const char* key : {"enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size",
+                            "vocab_size_per_layer_input", "hidden_size_per_layer_input"}) {
+      m.config.erase(key);
+    }
+    m.config = {{"architectures", {"Gemma4UnifiedForConditionalGeneration"}}, {"text_config", m.config}};
+    m.rename("model.", "model.language_model.");
+    m.tensors["model.vision_embedder.patch_dense.weight"] = {.shape = {2, 2}, .values = {1, 2, 3, 4}};
+  });
+}
+
 TEST(Renamed, TextBesideOtherPartsOfTheConfiguration) {
   expect_golden("qwen2", [](Model& m) {
     m.config["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {2, 3, 3}}};
