@@ -17,7 +17,7 @@ namespace sluice {
 namespace {
 
 struct TextDecoder {
-  std::string_view model_type;  // model_type in text_config, or of the whole checkpoint if it has no text_config
+  std::string_view model_type;  // that of text_config, or of the whole checkpoint if text_config has or is none
   std::string_view architecture;
   std::string_view defaults = "{}";  // sizes that published files omit
 };
@@ -50,6 +50,7 @@ constexpr auto kDecoders = std::to_array<TextDecoder>({
     {"llama", "LlamaForCausalLM", R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
          "num_hidden_layers": 32, "num_attention_heads": 32})"},
     {"llama4_text", "Llama4ForCausalLM"},
+    {"minimax_m3_vl", "MiniMaxM3SparseForCausalLM"},
     {"ministral3", "Ministral3ForCausalLM"},
     {"mistral", "MistralForCausalLM", R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
          "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -73,6 +74,7 @@ constexpr auto kDecoders = std::to_array<TextDecoder>({
     {"qwen3_vl_moe_text", "Qwen3VLMoeTextForCausalLM"},
     {"qwen3_vl_text", "Qwen3ForCausalLM"},
     {"smollm3", "SmolLM3ForCausalLM"},
+    {"step3p5", "Step3p5ForCausalLM"},
 });
 
 // Tensor prefixes of decoders inside multimodal checkpoints, and their prefixes in text checkpoints. The first match
@@ -94,8 +96,11 @@ constexpr auto kPrefixes = std::to_array<std::pair<std::string_view, std::string
     {"mtp.", "mtp."},
 });
 
-const TextDecoder* find_decoder(const Json& values) {
-  if (!values.is_object() || !values.contains("model_type")) return nullptr;
+// `place` is the path of the decoder's configuration, or empty.
+const TextDecoder* find_decoder(const Json& whole, std::string_view place) {
+  const Json& part = place.empty() ? whole : whole.at(Json::json_pointer(std::string(place)));
+  const Json& values = part.contains("model_type") ? part : whole;
+  if (!values.contains("model_type")) return nullptr;
   const auto found =
       std::ranges::find_if(kDecoders, [&](const TextDecoder& d) { return values["model_type"] == d.model_type; });
   return found == kDecoders.end() ? nullptr : &*found;
@@ -202,7 +207,7 @@ void take_text_part(Config& config, Tensors& tensors) {
   const Json& whole = config.values();
   const std::string_view place = place_of(whole);
   const bool apart = !place.empty();
-  const TextDecoder* decoder = find_decoder(apart ? whole.at(Json::json_pointer(std::string(place))) : whole);
+  const TextDecoder* decoder = find_decoder(whole, place);
   if (decoder == nullptr) return;
   Tensors text;
   size_t others = 0;

@@ -391,6 +391,13 @@ TEST(Renamed, TextInsideOfOtherWrappers) {
     inside("/thinker_config/text_config", "Qwen3OmniMoeForConditionalGeneration", "thinker.model.",
            "thinker.lm_head.")(m);
   });
+  expect_golden("step3p5-1", inside("/text_config", "Step3p7ForConditionalGeneration", "model.", "lm_head."));
+  expect_golden("minimax_m3-1", [&](Model& m) {
+    m.config.erase("model_type");
+    inside("/text_config", "MiniMaxM3SparseForConditionalGeneration", "language_model.model.",
+           "language_model.lm_head.")(m);
+    m.set({{"model_type", "minimax_m3_vl"}});
+  });
   expect_golden("nemotron_h", [&](Model& m) {
     inside("/llm_config", "NemotronH_Nano_VL_V2", "model.", "language_model.lm_head.")(m);
     m.rename("backbone.", "language_model.backbone.");
