@@ -17,6 +17,7 @@
 
 namespace sluice {
 
+class TextPart;
 class ThreadPool;
 
 // config.json with a record of the keys that were read, so that an unknown setting becomes an error instead of being
@@ -116,6 +117,7 @@ class Checkpoint {
   bool keep_types = false;       // whether types intentionally differ between matrices
   std::string pooling;           // not empty: an embedding model, pooled by "mean", "cls" or "lasttoken"
   bool fp8_activations = false;  // whether inputs of 8-bit matrices should also be quantized to 8-bit floats
+  std::shared_ptr<const TextPart> text_part;  // not null: only the text decoder of a multimodal checkpoint
   // Returns the equivalent of tokenizer_config.json (chat templates, special tokens) when the weights file contains it.
   virtual std::string tokenizer_config() const { return {}; }
   const std::map<std::string, TensorEntry, std::less<>>& tensors() const { return tensors_; }

@@ -73,7 +73,7 @@ class HfFolder : public Checkpoint {
       add_shards(root / kind_.index);
     }
     fp8_activations = read_quantized(config, tensors_);  // configuration of the whole checkpoint
-    take_text_part(config, tensors_);
+    text_part = take_text_part(config, tensors_);
     fp8_activations |= read_quantized(config, tensors_);  // configuration of the text part
     if (generation.eos_token_ids.empty()) generation.eos_token_ids = read_generation(config).eos_token_ids;
   }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -146,12 +145,30 @@ Json text_values(const Json& whole, std::string_view place, bool stored_head) {
   return values;
 }
 
-std::optional<std::string> text_name(std::string_view name, bool apart) {
+std::optional<std::string> without_prefix(std::string_view name) {
   for (const auto& [inside, alone] : kPrefixes) {
     if (name.starts_with(inside)) return std::string(alone).append(name.substr(inside.size()));
   }
-  if (!apart && name.starts_with("model.")) return std::string(name);
   return std::nullopt;
+}
+
+std::optional<std::string> text_name(std::string_view name, bool apart) {
+  std::optional<std::string> own = without_prefix(name);
+  if (!own && !apart && name.starts_with("model.")) own = name;
+  return own;
+}
+
+using RenamedLayers = std::map<std::string, std::string>;  // old prefix to new prefix; empty: left out
+
+// Returns the name after `layers`, and nothing if its layer is left out.
+std::optional<std::string> renumbered(const std::string& name, const RenamedLayers& layers) {
+  constexpr std::string_view kLayers = "model.layers.";
+  const size_t end = name.starts_with(kLayers) ? name.find('.', kLayers.size()) : name.npos;
+  if (end == name.npos) return name;
+  const auto found = layers.find(name.substr(0, end + 1));
+  if (found == layers.end()) return name;
+  if (found->second.empty()) return std::nullopt;
+  return found->second + name.substr(end + 1);
 }
 
 // Computes head_dim for decoders that do not read it from the configuration.
@@ -161,8 +178,8 @@ int hidden_per_head(const Json& values) {
 }
 
 // Llama 3.2 Vision. The layers that attend to images are skipped without images. The embedding has rows for image
-// tokens, which the head does not have.
-void leave_out_cross_attention(const Config& whole, Json& values, Tensors& tensors) {
+// tokens, which the head does not have. Returns the layers, all of which are renumbered.
+RenamedLayers leave_out_cross_attention(const Config& whole, Json& values, TensorMap& tensors) {
   const auto cross = values.value("cross_attention_layers", std::vector<int>{});
   values.erase("cross_attention_layers");
   const int depth = values.value("num_hidden_layers", 0);
@@ -170,23 +187,19 @@ void leave_out_cross_attention(const Config& whole, Json& values, Tensors& tenso
     whole.refuse("text_config.num_hidden_layers",
                  fmt::format("{} is impossible: the text decoder has only {} tensors", depth, tensors.size()));
   }
-  std::map<std::string, std::string> renamed;  // old prefix to new prefix
+  RenamedLayers renamed;
   int kept = 0;
   for (int i = 0; i < depth; ++i) {
     const bool skipped = std::ranges::find(cross, i) != cross.end();
     renamed[fmt::format("model.layers.{}.", i)] = skipped ? "" : fmt::format("model.layers.{}.", kept++);
   }
   values["num_hidden_layers"] = kept;
-  Tensors left;
+  TensorMap left;
   for (auto& [name, entry] : tensors) {
-    std::string own = name;
-    const size_t end = own.starts_with("model.layers.") ? own.find('.', std::strlen("model.layers.")) : own.npos;
-    if (const auto found = renamed.find(own.substr(0, end == own.npos ? end : end + 1)); found != renamed.end()) {
-      if (found->second.empty()) continue;
-      own = found->second + own.substr(end + 1);
-    }
-    entry.name = own;
-    left.emplace(own, std::move(entry));
+    const std::optional<std::string> own = renumbered(name, renamed);
+    if (!own) continue;
+    entry.name = *own;
+    left.emplace(*own, std::move(entry));
   }
   const auto embedding = left.find("model.embed_tokens.weight");
   const int64_t vocab = values.value("vocab_size", int64_t{0});
@@ -198,18 +211,25 @@ void leave_out_cross_attention(const Config& whole, Json& values, Tensors& tenso
     }
   }
   tensors = std::move(left);
+  return renamed;
 }
 
 }  // namespace
 
-void take_text_part(Config& config, Tensors& tensors) {
-  if (!conditional(config)) return;
+std::optional<std::string> TextPart::module(std::string_view name) const {
+  const std::optional<std::string> own = without_prefix(std::string(name) + ".");
+  if (!own) return std::nullopt;
+  return renumbered(own->substr(0, own->size() - 1), layers_);
+}
+
+std::shared_ptr<const TextPart> take_text_part(Config& config, TensorMap& tensors) {
+  if (!conditional(config)) return nullptr;
   const Json& whole = config.values();
   const std::string_view place = place_of(whole);
   const bool apart = !place.empty();
   const TextDecoder* decoder = find_decoder(whole, place);
-  if (decoder == nullptr) return;
-  Tensors text;
+  if (decoder == nullptr) return nullptr;
+  TensorMap text;
   size_t others = 0;
   for (auto& [name, entry] : tensors) {
     const std::optional<std::string> own = text_name(name, apart);
@@ -227,12 +247,14 @@ void take_text_part(Config& config, Tensors& tensors) {
   }
   values["architectures"] = Json::array({decoder->architecture});
   if (decoder->model_type == "glm4v_text") values["head_dim"] = hidden_per_head(values);
-  if (decoder->model_type == "mllama_text_model") leave_out_cross_attention(config, values, text);
+  RenamedLayers layers;
+  if (decoder->model_type == "mllama_text_model") layers = leave_out_cross_attention(config, values, text);
   log::info("{}: loading only the text decoder, {}; skipped {} tensors of other parts", config.origin(),
             decoder->architecture, others);
   const std::string origin = apart ? fmt::format("{}: {}", config.origin(), place.substr(1)) : config.origin();
   config = Config(std::move(values), origin);
   tensors = std::move(text);
+  return std::make_shared<const TextPart>(std::move(layers));
 }
 
 }  // namespace sluice

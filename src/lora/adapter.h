@@ -60,8 +60,9 @@ std::shared_ptr<Adapter> read_adapter(const std::string& path);
 // arXiv:2504.12397) applies from the last place on where its invocation is.
 int adapter_from(const Adapter& adapter, std::span<const int32_t> prompt);
 
-// Gives the modules of an adapter from GGUF their names in the model, and their rows its order; others stay as they
-// are. Throws Error(kUnsupportedModel) that names the key or tensor, also if the adapter is of another architecture.
+// Gives the modules of an adapter their names in the model. Modules from GGUF also get the order of its rows. Modules
+// of parts that a multimodal model does not load are left out. Throws Error(kUnsupportedModel) that names the key or
+// tensor, also if the adapter is of another architecture.
 void name_modules(Adapter& adapter, const Checkpoint& model);
 
 // The places of a module of an adapter, which multimodal models may call otherwise; none if adapters cannot change it.

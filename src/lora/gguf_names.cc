@@ -13,7 +13,7 @@
 #include "formats/gguf/format.h"
 #include "formats/gguf/outline.h"
 #include "formats/gguf/tensors.h"
-#include "lora/adapter.h"
+#include "lora/adapter_formats.h"
 #include "sluice/error.h"
 
 namespace sluice::gguf_names {
@@ -182,7 +182,7 @@ class Names {
 namespace sluice {
 
 void name_modules(Adapter& adapter, const Checkpoint& model) {
-  if (adapter.gguf.empty()) return;
+  if (adapter.gguf.empty()) return take_text_modules(adapter, model);
   std::unique_ptr<GgufOutline> outline;
   gguf_names::Names names(adapter, gguf_names::rules_for(adapter, model, outline));
   for (Adapter::Module& module : adapter.modules) names.add(std::move(module));

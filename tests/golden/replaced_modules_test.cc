@@ -5,6 +5,7 @@
 #include "golden/goldens.h"
 #include "golden/stored_model.h"
 #include "lora/adapter.h"
+#include "sluice/error.h"
 
 namespace sluice::replaced_modules_test {
 namespace {
@@ -71,6 +72,70 @@ TEST_P(ReplacedModules, GiveTheLogitsOfTheirWeights) {
   const std::vector<float> want = logits_of(after, text()).values, got = adapted_logits(before, adapter.path());
   ASSERT_EQ(got.size(), want.size());
   EXPECT_LE(relative_error(got.data(), want.data(), static_cast<int64_t>(want.size())), 1e-5);
+}
+
+// A Llama 3.2 Vision whose second layer attends to images, so that the next one is the second of its text decoder. The
+// adapter also has a module of the part for images, which texts do not reach.
+struct VisionModel {
+  const testing::TempFolder folder, decoder, adapter;
+  Json modules = Json::array();
+
+  void write_models() {
+    StoredModel model = read_stored_model("llama");
+    const int depth = model.config.at("num_hidden_layers");
+    write(model, decoder);
+    for (int i = depth - 1; i > 0; --i) {
+      model.rename(fmt::format("model.layers.{}.", i), fmt::format("model.layers.{}.", i + 1));
+    }
+    model.rename("model.", "language_model.model.");
+    model.rename("lm_head.", "language_model.lm_head.");
+    model.tensors["language_model.model.layers.1.cross_attn.q_proj.weight"] = {.shape = {1, 2}, .values = {1, 2}};
+    model.tensors["vision_model.transformer.layers.0.mlp.fc1.weight"] = {.shape = {1, 2}, .values = {1, 2}};
+    model.set({{"model_type", "mllama_text_model"}, {"num_hidden_layers", depth + 1}, {"cross_attention_layers", {1}}});
+    model.config = {{"architectures", {"MllamaForConditionalGeneration"}}, {"text_config", model.config}};
+    write(model, folder);
+  }
+
+  void write_adapter(const std::vector<std::pair<std::string, StoredMatrix>>& saved) {
+    std::vector<NamedTensor> tensors;
+    for (const auto& [module, matrix] : saved) {
+      tensors.push_back({"base_model.model." + module + ".weight",
+                         Tensor(const_cast<float*>(matrix.values.data()), &kFloat32, matrix.shape)});
+      modules.push_back(module);
+    }
+    write_safetensors(adapter / "adapter_model.safetensors", tensors);
+    adapter.write("adapter_config.json", dump_json({{"peft_type", "LORA"}, {"r", 2}, {"modules_to_save", modules}}));
+  }
+};
+
+TEST(AdaptersOfMultimodalModels, ChangeTheirTextDecoders) {
+  VisionModel model;
+  model.write_models();
+  StoredModel decoder = read_stored_model("llama");
+  StoredMatrix& matrix = decoder.tensors.at("model.layers.1.mlp.down_proj.weight");
+  std::ranges::rotate(matrix.values, matrix.values.begin() + 5);
+  model.write_adapter({{"model.language_model.layers.2.mlp.down_proj", matrix},
+                       {"model.vision_model.transformer.layers.0.mlp.fc1", {.shape = {1, 2}, .values = {1, 2}}}});
+  write(decoder, model.decoder);
+
+  const std::vector<float> want = logits_of(model.decoder, text()).values;
+  const std::vector<float> got = adapted_logits(model.folder, model.adapter.path());
+  ASSERT_EQ(got.size(), want.size());
+  EXPECT_LE(relative_error(got.data(), want.data(), static_cast<int64_t>(want.size())), 1e-5);
+}
+
+TEST(AdaptersOfMultimodalModels, AreRefusedIfNothingIsLeft) {
+  VisionModel model;
+  model.write_models();
+  model.write_adapter({{"model.language_model.layers.1.cross_attn.q_proj", {.shape = {1, 2}, .values = {1, 2}}},
+                       {"model.vision_model.transformer.layers.0.mlp.fc1", {.shape = {1, 2}, .values = {1, 2}}}});
+  try {
+    adapted_logits(model.folder, model.adapter.path());
+    ADD_FAILURE() << "was not refused";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code, ErrorCode::kUnsupportedModel);
+    EXPECT_NE(std::string(e.what()).find("changes only parts of the model that are not loaded"), std::string::npos);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
