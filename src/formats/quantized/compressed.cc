@@ -86,7 +86,7 @@ void fp4_matrix(QuantizedTensors& t, const std::string& name) {
 
 void check_format(const Config& config, const std::string& format) {
   for (const char* known : {"", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized",
-                            "mixed-precision", "nvfp4-pack-quantized", "mxfp4-pack-quantized"}) {
+                            "mixed-precision", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized"}) {
     if (format == known) return;
   }
   config.refuse("format", "'" + format + "' is not supported");

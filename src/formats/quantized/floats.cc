@@ -46,6 +46,7 @@ void read_fp8(QuantizedTensors& t) {
   const Config& config = t.config;
   check_one_of(config, "fmt", config.get("fmt", std::string("e4m3")), {"e4m3", "float8_e4m3fn"});
   t.block = config.get("weight_block_size", std::vector<int>{});
+  if (t.block == std::vector<int>{1, 32}) t.block.clear();  // MXFP8, whose scales show themselves
   t.check_block("weight_block_size", config);
   t.fp8_activations = true;  // with measured scales per tensor, or dynamic scales
   ignore(config, {"activation_scheme", "modules_to_not_convert", "ignored_layers", "packed_modules_mapping",
@@ -75,7 +76,8 @@ void read_mxfp4(QuantizedTensors& t) {
 void read_modelopt(QuantizedTensors& t) {
   const Config& config = t.config;
   const auto algorithm = config.get("quant_algo", std::string());
-  check_one_of(config, "quant_algo", algorithm, {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "MIXED_PRECISION"});
+  check_one_of(config, "quant_algo", algorithm,
+               {"FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "NVFP4", "MIXED_PRECISION"});
   t.fp8_activations = algorithm.starts_with("FP8");
   // The tensors show what is quantized and how. Quantized caches are ignored.
   ignore(config, {"config_groups", "exclude_modules", "group_size", "has_zero_point", "ignore", "kv_cache_quant_algo",

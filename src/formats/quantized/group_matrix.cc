@@ -180,7 +180,7 @@ TensorEntry entry_of(std::string name, GroupMatrix matrix) {
 }
 
 TensorEntry entry_of(std::string name, Fp8Matrix matrix) {
-  const bool blocks = matrix.inputs % Fp8::kElements == 0;
+  const bool blocks = matrix.inputs % Fp8::kElements == 0 && matrix.group % Fp8::kElements == 0;
   TensorEntry out = entry(std::move(name), blocks ? &Fp8::kType : &kFloat32, matrix.outputs, matrix.inputs);
   out.row_scales = matrix.row_scales;
   out.compute = [matrix = std::move(matrix), blocks](int64_t begin, int64_t count, std::byte* to) {

@@ -32,8 +32,8 @@ struct GroupMatrix {
 struct Fp8Matrix {
   const std::byte* data = nullptr;  // [outputs, inputs]
   int64_t outputs = 0, inputs = 0;
-  bool row_scales = false;  // whether the scale depends only on the output; otherwise it is constant over each aligned
-                            // run of 128 inputs
+  bool row_scales = false;  // whether the scale depends only on the output
+  int64_t group = 128;      // inputs of an aligned run with one scale
   std::function<float(int64_t output, int64_t input)> scale;
 };
 

@@ -25,6 +25,7 @@ constexpr std::array kMethods = {Method{"auto-round", read_auto_round},
                                  Method{"gptq", read_gptq},
                                  Method{"modelopt", read_modelopt},
                                  Method{"mxfp4", read_mxfp4},
+                                 Method{"mxfp8", read_fp8},
                                  Method{"quark", read_quark}};
 
 // Older files of bitsandbytes and AutoRound use other names, or none.

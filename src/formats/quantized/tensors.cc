@@ -244,6 +244,24 @@ void QuantizedTensors::floats() {
   }
 }
 
+void QuantizedTensors::mxfp8_matrix(const TensorEntry& weight, TensorEntry scale) {
+  constexpr int64_t kGroup = 32;
+  const int64_t outputs = weight.shape[0], inputs = weight.shape[1];
+  const Shape expected{outputs, inputs / kGroup};
+  if (inputs % kGroup != 0 || !(scale.shape == expected)) {
+    refuse(scale, fmt::format("does not match [{}, {}] with a scale per {} inputs", outputs, inputs, kGroup));
+  }
+  scale.dtype = &kFloat8E8M0;
+  const Scales scales(scale, outputs);
+  add(entry_of(weight.name, Fp8Matrix{.data = weight.data,
+                                      .outputs = outputs,
+                                      .inputs = inputs,
+                                      .group = kGroup,
+                                      .scale = [scales](int64_t output, int64_t input) {
+                                        return scales.at(output, input / kGroup);
+                                      }}));
+}
+
 void QuantizedTensors::float_matrix(const std::string& name) {
   const TensorEntry weight = take(name + ".weight", &kFloat8E4M3, 0, 0);
   std::string ending = ".weight_scale";
@@ -251,6 +269,7 @@ void QuantizedTensors::float_matrix(const std::string& name) {
     if (has(name + other)) ending = other;
   }
   const TensorEntry scale = take(name + ending);
+  if (scale.dtype == &kUInt8) return mxfp8_matrix(weight, scale);
   const int64_t outputs = weight.shape[0], inputs = weight.shape[1];
   int64_t block_outputs = 1, block_inputs = inputs;
   const int64_t parts = name.ends_with(".qkv_proj") ? qkv_parts : 1;

@@ -95,11 +95,13 @@ class QuantizedTensors {
 
   // Throws when floats() does not support the block size.
   void check_block(const char* key, const Config& where) const;
-  // Adds every matrix of 8-bit floats: NAME.weight with NAME.weight_scale, NAME.weight_scale_inv or NAME.scale.
+  // Adds every matrix of 8-bit floats: NAME.weight with NAME.weight_scale, NAME.weight_scale_inv or NAME.scale. In
+  // MXFP8 the scales are exponents of two in bytes, one per 32 inputs.
   void floats();
 
  private:
   void float_matrix(const std::string& name);
+  void mxfp8_matrix(const TensorEntry& weight, TensorEntry scale);
 
   TensorMap& tensors_;
 };

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 #include <vector>
 
@@ -132,6 +133,46 @@ TEST(Fp8Blocks, BeginAnewInEveryPartOfAFusedProjection) {
     EXPECT_EQ(values.back(), expected) << "row " << row;
   }
   EXPECT_THROW(read(Json::object()), Error);  // three blocks of 260 rows
+}
+
+// MXFP8: 8-bit floats with a power of two per 32 inputs, as each of the tools that write it names and describes it.
+TEST(Mxfp8, ReadsTheFilesOfEveryTool) {
+  constexpr int64_t kRows = 2, kColumns = 96;
+  const std::vector<uint8_t> ones(static_cast<size_t>(kRows * kColumns), 0x38);  // 1.0
+  const std::vector<uint8_t> exponents = {127, 128, 126, 130, 127, 0};           // 1, 2, 1/2; 8, 1, 2^-127
+  const auto read = [&](const Json& quantization, const std::string& ending, const Shape& scales) {
+    TensorMap tensors;
+    const auto put = [&](const std::string& name, DType type, const Shape& shape, const std::vector<uint8_t>& values) {
+      TensorEntry out;
+      out.name = name, out.dtype = type, out.shape = shape;
+      out.data = reinterpret_cast<const std::byte*>(values.data());
+      out.bytes = values.size();
+      tensors.emplace(name, out);
+    };
+    put("a.weight", &kFloat8E4M3, {kRows, kColumns}, ones);
+    put("a" + ending, &kUInt8, scales, exponents);
+    read_quantized(Config({{"quantization_config", quantization}}, "config.json"), tensors);
+    EXPECT_EQ(tensors.size(), 1u);
+    ThreadPool pool(1);
+    Buffer memory;
+    const Tensor rows = tensors.at("a.weight").rows_in_memory(0, kRows, pool, memory).front();
+    std::vector<float> values(static_cast<size_t>(kRows * kColumns));
+    to_float(rows.dtype, rows.data, values.data(), values.size());
+    return values;
+  };
+  std::vector<float> want;
+  for (const float scale : {1.0f, 2.0f, 0.5f, 8.0f, 1.0f, std::ldexp(1.0f, -127)}) want.insert(want.end(), 32, scale);
+  const Json weights = {{"num_bits", 8}, {"type", "float"}, {"group_size", 32}, {"strategy", "group"}};
+  const Json compressed = {{"quant_method", "compressed-tensors"},
+                           {"format", "mxfp8-quantized"},
+                           {"config_groups", {{"group_0", {{"weights", weights}, {"targets", {"Linear"}}}}}}};
+  const Shape shape{kRows, 3};
+  EXPECT_EQ(read(compressed, ".weight_scale", shape), want);
+  EXPECT_EQ(read({{"quant_method", "modelopt"}, {"quant_algo", "MXFP8"}}, ".weight_scale", shape), want);
+  EXPECT_EQ(read({{"quant_method", "mxfp8"}, {"ignored_layers", {"lm_head"}}}, ".weight_scale_inv", shape), want);
+  const Json blocks = {{"quant_method", "fp8"}, {"weight_block_size", {1, 32}}, {"scale_fmt", "ue8m0"}};
+  EXPECT_EQ(read(blocks, ".weight_scale_inv", shape), want);
+  EXPECT_THROW(read(blocks, ".weight_scale_inv", Shape{1, 6}), Error);
 }
 
 // DeepSeek-V4: scales are powers of two in NAME.scale, per block of 8-bit floats, and per 32 inputs of 4-bit floats.
