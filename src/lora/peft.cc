@@ -433,6 +433,12 @@ void read_modules(Adapter& adapter, const Config& config, const std::string& fil
 void read_invocation(Adapter& adapter, const Config& config) {
   constexpr const char* kKey = "alora_invocation_tokens";
   if (const Json* list = config.find(kKey); list != nullptr) adapter.invocation = read_tokens(config, kKey, *list);
+  // peft applies these to the tokens before the invocation, too.
+  for (const char* other : {"modules_to_save", "trainable_token_indices"}) {
+    const Json* whole = config.find(other);
+    if (adapter.invocation.empty() || whole == nullptr || is_off(*whole)) continue;
+    config.refuse(kKey, fmt::format("cannot be beside '{}', which changes the whole prompt", other));
+  }
 }
 
 }  // namespace

@@ -216,6 +216,20 @@ TEST(Peft, ReadsInvocations) {
   EXPECT_EQ(adapter_from(*read_adapter(kPirate), std::vector<int32_t>{1}), 0);
 }
 
+// In peft, what these keys name changes the tokens before the invocation, too.
+TEST(Peft, RefusesInvocationsBesideReplacedModulesAndTokens) {
+  using ::testing::HasSubstr;
+  const Folder folder;
+  for (const auto& [key, value] :
+       {std::pair<const char*, Json>{"modules_to_save", {"m.q_proj"}}, {"trainable_token_indices", {1, 2}}}) {
+    Json config = Folder::config();
+    config["alora_invocation_tokens"] = {4, 5};
+    config[key] = value;
+    folder.write(config);
+    EXPECT_THAT(refusal(folder), HasSubstr(std::string("cannot be beside '") + key)) << key;
+  }
+}
+
 TEST(Peft, RefusesByKey) {
   using ::testing::HasSubstr;
   const std::pair<const char*, Json> keys[] = {{"peft_type", "IA3"},
