@@ -51,7 +51,8 @@ INTRO = """# Model families
 Made by `tools/list_models.py` from the files in `src/models`.
 
 A checkpoint's family follows from `architectures` in its `config.json`. A family that claims `XForCausalLM` also claims
-`XModel` and `XForSequenceClassification`. For a multimodal checkpoint the text decoder is loaded, see
+`XModel` and `XForSequenceClassification`, and transformers' names of text decoders, `XTextModel` and
+`XTextForSequenceClassification`. For a multimodal checkpoint the text decoder is loaded, see
 [checkpoints.md](checkpoints.md#multimodal-checkpoints). The architectures of GGUF files are listed in
 [gguf.md](gguf.md#what-is-read). To add a family, see [add-a-model.md](add-a-model.md).
 

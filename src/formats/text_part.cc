@@ -92,6 +92,7 @@ constexpr auto kPrefixes = std::to_array<std::pair<std::string_view, std::string
     {"model.layers.", "model.layers."},
     {"model.norm.", "model.norm."},
     {"lm_head.", "lm_head."},
+    {"score.", "score."},
     {"mtp.", "mtp."},
 });
 
@@ -110,10 +111,19 @@ constexpr auto kWrappers = std::to_array<std::string_view>(
     {"H2OVLChatModel", "HCXVisionForCausalLM", "HCXVisionV2ForCausalLM", "InternVLChatModel", "NemotronH_Nano_VL_V2",
      "Qwen2_5OmniModel", "Qwen3OmniMoeModel"});
 
-bool conditional(const Config& config) {
+constexpr std::string_view kCausal = "ForCausalLM";
+
+// Returns what the decoder's architecture ends with; empty for architectures that are not multimodal. `apart`: the
+// decoder has a configuration of its own.
+std::string_view decoder_kind(const Config& config, bool apart) {
   const auto names = config.get("architectures", std::vector<std::string>{});
-  return !names.empty() && (names.front().ends_with("ForConditionalGeneration") ||
-                            std::ranges::find(kWrappers, names.front()) != kWrappers.end());
+  if (names.empty()) return {};
+  const bool wrapper = std::ranges::find(kWrappers, names.front()) != kWrappers.end();
+  if (wrapper || names.front().ends_with("ForConditionalGeneration")) return kCausal;
+  for (const std::string_view kind : {"ForSequenceClassification", "Model"}) {
+    if (apart && names.front().ends_with(kind)) return kind;
+  }
+  return {};
 }
 
 // Paths of the decoder's configuration inside the checkpoint's.
@@ -138,6 +148,7 @@ Json text_values(const Json& whole, std::string_view place, bool stored_head) {
     if (apart ? key == "tie_word_embeddings" || key == "quantization_config" : !of_others) {
       if (!values.contains(key)) values[key] = value;
     }
+    if (apart && (key == "id2label" || key == "num_labels")) values[key] = value;  // those of the head
   }
   // When the two settings contradict each other, versions of transformers differ. The stored tensors decide.
   const std::string_view tied = "tie_word_embeddings";
@@ -223,10 +234,11 @@ std::optional<std::string> TextPart::module(std::string_view name) const {
 }
 
 std::shared_ptr<const TextPart> take_text_part(Config& config, TensorMap& tensors) {
-  if (!conditional(config)) return nullptr;
   const Json& whole = config.values();
   const std::string_view place = place_of(whole);
   const bool apart = !place.empty();
+  const std::string_view kind = decoder_kind(config, apart);
+  if (kind.empty()) return nullptr;
   const TextDecoder* decoder = find_decoder(whole, place);
   if (decoder == nullptr) return nullptr;
   TensorMap text;
@@ -245,7 +257,8 @@ std::shared_ptr<const TextPart> take_text_part(Config& config, TensorMap& tensor
   for (const auto& [key, value] : defaults.items()) {
     if (!values.contains(key)) values[key] = value;
   }
-  values["architectures"] = Json::array({decoder->architecture});
+  const std::string_view bare = decoder->architecture.substr(0, decoder->architecture.size() - kCausal.size());
+  values["architectures"] = Json::array({fmt::format("{}{}", bare, kind)});
   if (decoder->model_type == "glm4v_text") values["head_dim"] = hidden_per_head(values);
   RenamedLayers layers;
   if (decoder->model_type == "mllama_text_model") layers = leave_out_cross_attention(config, values, text);

@@ -30,10 +30,11 @@ class TextPart {
   std::map<std::string, std::string> layers_;
 };
 
-// Does nothing, and returns null, unless `config` has an architecture "...ForConditionalGeneration", or another known
-// multimodal one, with a known text decoder inside. Then the decoder's configuration ("text_config" or another object,
-// completed with the defaults of transformers' classes) replaces `config`. It names the decoder's own architecture. The
-// decoder's tensors are renamed as in a text checkpoint, and all others are removed.
+// Does nothing, and returns null, unless `config` has an architecture "...ForConditionalGeneration", another known
+// multimodal one, or "...ForSequenceClassification" or "...Model" with a configuration of its text decoder, and that
+// decoder is known. Then the decoder's configuration ("text_config" or another object, completed with the defaults of
+// transformers' classes) replaces `config`. It names the decoder's own architecture. The decoder's tensors are renamed
+// as in a text checkpoint, and all others are removed.
 std::shared_ptr<const TextPart> take_text_part(Config& config, TensorMap& tensors);
 
 }  // namespace sluice

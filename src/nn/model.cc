@@ -20,11 +20,25 @@ std::string_view bare_name(std::string_view architecture) {
   return {};
 }
 
+// "Qwen3" for "Qwen3ForCausalLM", and "GPT2" for "GPT2LMHeadModel"; empty for other kinds of names.
+std::string_view causal_name(std::string_view architecture) {
+  for (const std::string_view suffix : {"ForCausalLM", "LMHeadModel"}) {
+    if (architecture.ends_with(suffix)) return architecture.substr(0, architecture.size() - suffix.size());
+  }
+  return {};
+}
+
+// Whether `wanted` is the same model with another head, or without one. transformers calls the text decoders of some
+// multimodal models "NameText", except with their own head.
 bool claims(std::string_view architecture, std::string_view wanted) {
-  if (architecture == wanted) return true;
-  const std::string_view bare = bare_name(wanted);
-  if (bare.empty() || !architecture.starts_with(bare)) return false;
-  return architecture.substr(bare.size()) == "ForCausalLM";
+  constexpr std::string_view kText = "Text";
+  const std::string_view name = causal_name(architecture);
+  std::string_view bare = bare_name(wanted);
+  if (name.empty() || bare.empty()) return false;
+  if (name == bare) return true;
+  if (!bare.ends_with(kText)) return false;
+  bare.remove_suffix(kText.size());
+  return name == bare;
 }
 
 std::string first_architecture(const Config& config) {
@@ -53,13 +67,16 @@ int read_labels(const Config& config) {
 const ModelFamily& find_family(const Config& config) {
   const auto wanted = config.get("architectures", std::vector<std::string>{});
   std::string known;
+  const ModelFamily* found = nullptr;
   for (const ModelFamily* family : Registry<ModelFamily>::all()) {
     for (std::string_view architecture : family->architectures) {
+      if (std::ranges::find(wanted, architecture) != wanted.end()) return *family;
       const auto claimed = [&](const std::string& name) { return claims(architecture, name); };
-      if (std::any_of(wanted.begin(), wanted.end(), claimed)) return *family;
+      if (found == nullptr && std::any_of(wanted.begin(), wanted.end(), claimed)) found = family;
       known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture);
     }
   }
+  if (found != nullptr) return *found;
   if (wanted.empty()) config.refuse("architectures", "is missing; it must name the model's architecture");
   config.refuse("architectures", fmt::format("'{}' is not supported; supported: {}", wanted.front(), known));
 }

@@ -80,8 +80,8 @@ struct ModelFamily {
 };
 
 // Finds the family that claims config.json's architectures. A family that claims "NameForCausalLM" also claims
-// "NameModel" and "NameForSequenceClassification". Throws Error(kUnsupportedModel) that lists the supported
-// architectures.
+// "NameModel" and "NameForSequenceClassification", with "NameText" in place of "Name" as well, unless another family
+// names them. Throws Error(kUnsupportedModel) that lists the supported architectures.
 const ModelFamily& find_family(const Config& config);
 // The task that a model of this family with this configuration is made for.
 Task native_task(const ModelFamily& family, const Config& config);
