@@ -96,6 +96,7 @@ bool describes_model(std::string_view file) {
                                          "generation_config.json",
                                          "params.json",
                                          "tokenizer.json",
+                                         "tekken.json",
                                          "tokenizer_config.json",
                                          "special_tokens_map.json",
                                          "added_tokens.json",

@@ -11,6 +11,7 @@
 #include "sluice/error.h"
 #include "support/temp_folder.h"
 #include "tokenizer/byte_level.h"
+#include "tokenizer/files/published_patterns.h"
 #include "tokenizer/files/sentencepiece_file.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/vectors.h"
@@ -234,6 +235,68 @@ TEST(TokenizerFolder, WhatIsNotThereIsNamed) {
   EXPECT_THAT(error_of(folder.path().string(), ErrorCode::kNotFound), HasSubstr(folder.path().string()));
   folder.write("unknown.tiktoken", "IQ== 0\n");
   EXPECT_THAT(error_of(folder.path().string(), ErrorCode::kUnsupportedModel), HasSubstr("unknown.tiktoken"));
+}
+
+constexpr int kSpecial = 25;
+
+// Mistral's format with the tokens and the pattern of the golden that has Llama 3's format.
+Json tekken() {
+  std::istringstream lines(read(kGoldens + "tokenizer_files/tiktoken-llama3/tokenizer.model"));
+  Json vocab = Json::array();
+  std::string bytes;
+  for (int rank = 0; lines >> bytes >> rank;) vocab.push_back({{"rank", rank}, {"token_bytes", bytes}});
+  const int size = kSpecial + static_cast<int>(vocab.size());
+  vocab.push_back({{"rank", vocab.size()}, {"token_bytes", "enp6enp6enp6"}});  // beyond default_vocab_size
+  return {{"config",
+           {{"pattern", std::string(tokenizer::kCl100kPattern)},
+            {"default_vocab_size", size},
+            {"default_num_special_tokens", kSpecial},
+            {"version", "v7"}}},
+          {"vocab", std::move(vocab)}};
+}
+
+TEST(TokenizerFolder, Tekken) {
+  const TempFolder folder;
+  folder.write("tekken.json", tekken().dump());
+  const auto tokenizer = Tokenizer::open(folder.path().string());
+  std::ifstream vectors(kGoldens + "tokenizer_files/tiktoken-llama3/vectors.jsonl");
+  for (std::string line; std::getline(vectors, line);) {
+    const Json v = parse_json(line);
+    Ids ids = v["ids"].get<Ids>();
+    if (std::ranges::any_of(ids, [](TokenId id) { return id >= 700; })) continue;  // Llama's special tokens
+    for (TokenId& id : ids) id += kSpecial;
+    EXPECT_EQ(tokenizer->encode(v["text"].get<std::string>(), false), ids) << v["text"];
+    EXPECT_EQ(tokenizer->decode(ids, true), v["decoded"].get<std::string>()) << v["text"];
+  }
+  EXPECT_THAT(tokenizer->encode("[INST][/INST]<SPECIAL_24>"), ElementsAre(1, 3, 4, 24));
+  EXPECT_TRUE(tokenizer->is_special(24));
+
+  Json listed = tekken();
+  listed["special_tokens"] = {{{"rank", 0}, {"token_str", "<unk>"}, {"is_control", true}},
+                              {{"rank", 1}, {"token_str", "<s>"}, {"is_control", true}},
+                              {{"rank", 2}, {"token_str", "[THINK]"}, {"is_control", false}}};
+  listed["config"]["version"] = "v13";
+  folder.write("tekken.json", listed.dump());
+  const auto other = Tokenizer::open(folder.path().string());
+  EXPECT_THAT(other->encode("[THINK]<SPECIAL_3>"), ElementsAre(1, 2, 3));
+  EXPECT_EQ(other->decode(Ids{1, 2, 3}, true), "[THINK]");
+}
+
+TEST(TokenizerFolder, BrokenTekkenFilesAreNamed) {
+  const TempFolder folder;
+  const auto refused = [&](const char* pointer, const Json& value, ErrorCode code = ErrorCode::kCorruptFile) {
+    Json json = tekken();
+    json[Json::json_pointer(pointer)] = value;
+    folder.write("tekken.json", json.dump());
+    return error_of(folder.path().string(), code);
+  };
+  EXPECT_THAT(refused("/vocab/5/rank", 6), HasSubstr("vocab[5].rank: expected 5"));
+  EXPECT_THAT(refused("/vocab/5/token_bytes", "!"), HasSubstr("vocab[5].token_bytes"));
+  EXPECT_THAT(refused("/vocab/5/token_bytes", "AA=="), HasSubstr("twice"));
+  EXPECT_THAT(refused("/vocab/5/token_bytes", "enp6enp6enp6"), HasSubstr("no token for byte 5"));
+  EXPECT_THAT(refused("/config/default_vocab_size", 100000), HasSubstr("fewer tokens"));
+  EXPECT_THAT(refused("/config/default_num_special_tokens", 3), HasSubstr("20 special tokens"));
+  EXPECT_THAT(refused("/config/version", "v11", ErrorCode::kUnsupportedModel), HasSubstr("needs 'special_tokens'"));
 }
 
 TEST(TokenizerFolder, BrokenTiktokenFilesAreNamed) {

@@ -9,6 +9,7 @@
 #include "base/mmap.h"
 #include "tokenizer/files/gguf_tokenizer.h"
 #include "tokenizer/files/sentencepiece.h"
+#include "tokenizer/files/tekken.h"
 #include "tokenizer/files/tiktoken.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer_parts.h"
@@ -124,6 +125,22 @@ class Source {
     const Field top(top_, path_);
     Encoder encoder = load_encoder(top);
     return finish(std::move(encoder), {});
+  }
+
+  std::unique_ptr<const Tokenizer::Parts> tekken_json() {
+    const Json json = read_json_file(path_);
+    Tekken file = read_tekken(json, path_);
+    top_["pre_tokenizer"] = byte_level_pretokenizer(file.pattern, false);
+    top_["decoder"] = parse_json(kByteLevelDecoder);
+    top_["added_tokens"] = std::move(file.added_tokens);
+    const Field top(top_, path_);
+    Encoder encoder{.normalizer = nullptr,
+                    .pretokenizers = load_pretokenizers(top.at("pre_tokenizer")),
+                    .model = std::move(file.model)};
+    return finish(std::move(encoder), {.begin = special_.flag("add_bos_token").value_or(true),
+                                       .end = special_.flag("add_eos_token").value_or(false),
+                                       .begin_token = "<s>",
+                                       .end_token = "</s>"});
   }
 
   std::unique_ptr<const Tokenizer::Parts> model_file() {
@@ -338,8 +355,8 @@ class Source {
 
 // Returns the file of a folder that defines the tokenizer; empty when there is none.
 fs::path choose_file(const fs::path& folder) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model", "tiktoken.model", "vocab.json",
-                           "encoder.json", "vocab.txt"}) {
+  for (const char* name : {"tokenizer.json", "tekken.json", "tokenizer.model", "spiece.model", "tiktoken.model",
+                           "vocab.json", "encoder.json", "vocab.txt"}) {
     if (!present(folder / name)) continue;
     if (std::string_view(name) == "vocab.json" && !present(folder / "merges.txt")) continue;
     if (std::string_view(name) == "encoder.json" && !present(folder / "vocab.bpe")) continue;
@@ -361,8 +378,8 @@ std::unique_ptr<Tokenizer> Tokenizer::open(const std::string& path) {
   if (file.empty() || !present(file)) {
     throw Error(
         ErrorCode::kNotFound,
-        fmt::format("{}: no tokenizer found (expected tokenizer.json, tokenizer.model, *.tiktoken, vocab.json with "
-                    "merges.txt, or vocab.txt)",
+        fmt::format("{}: no tokenizer found (expected tokenizer.json, tekken.json, tokenizer.model, *.tiktoken, "
+                    "vocab.json with merges.txt, or vocab.txt)",
                     path));
   }
   const std::string name = file.filename().string();
@@ -376,6 +393,8 @@ std::unique_ptr<Tokenizer> Tokenizer::open(const std::string& path) {
     parts = source.byte_level(file.parent_path() / (name == "vocab.json" ? "merges.txt" : "vocab.bpe"));
   } else if (name == "vocab.txt") {
     parts = source.word_piece();
+  } else if (name == "tekken.json") {
+    parts = source.tekken_json();
   } else if (file.extension() == ".json") {
     parts = source.tokenizer_json();
   } else {
