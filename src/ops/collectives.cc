@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/checks.h"
+#include "ops/sum_runs.h"
 #include "parallel/communicator.h"
 #include "parallel/share.h"
 
@@ -31,8 +32,6 @@ void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate, const RowNorm* 
 
 namespace {
 
-// The bytes of a run of rows: what a wave of tiles of a GPU's matmul writes. A last run may have half as many more.
-constexpr int64_t kRunBytes = int64_t{8} << 20;
 constexpr int64_t kRowTile = 128;
 
 // The rows of x that travel together. Where more than two ranks divide a sum among them, it does not travel in runs.
@@ -43,8 +42,12 @@ int64_t rows_of_a_run(const Ctx& ctx, const Tensor& x) {
   return run > 0 && rows >= run + run / 2 ? run : rows;
 }
 
+// The scales of 8-bit floats lie behind the last row (take_rows).
+bool has_parts(const Tensor& rows) { return rows.dtype != &kFloat8E4M3; }
+
 }  // namespace
 
+// Few kernels add the runs, each as many as it can, so that the last runs travel while the first ones are added.
 void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate,
                 const std::function<void(int64_t first, int64_t rows)>& compute, const RowNorm* norm) {
   CHECK(ctx.communicator != nullptr, "a sum over ranks without ranks");
@@ -53,16 +56,28 @@ void all_reduce(Ctx& ctx, Tensor out, Tensor x, bool accumulate,
     compute(0, rows);
     return all_reduce(ctx, out, x, accumulate, norm);
   }
-  const int64_t runs = (rows + run / 2) / run;
-  const auto begin = [&](int64_t i) { return i == runs ? rows : i * run; };
-  const auto of = [&](const Tensor& t, int64_t i) { return t.slice_rows(begin(i), begin(i + 1) - begin(i)); };
-  for (int64_t i = 0; i < runs; ++i) {
-    compute(begin(i), begin(i + 1) - begin(i));
-    ctx.ops.begin_sum(ctx.queue, *ctx.communicator, of(x, i));
-    if (i > 0) all_reduce(ctx, of(out, i - 1), of(x, i - 1), accumulate);
+  int64_t added = 0;
+  const auto add = [&](int64_t end) {
+    const auto part = [&](const Tensor& t) { return t.slice_rows(added, end - added); };
+    const bool whole = end - added == rows, fuses = norm != nullptr && (whole || has_parts(norm->out));
+    RowNorm of_part = norm != nullptr ? *norm : RowNorm();
+    if (fuses && !whole) of_part.out = part(norm->out);
+    all_reduce(ctx, part(out), part(x), accumulate, fuses ? &of_part : nullptr);
+    if (norm != nullptr && !fuses && end == rows) apply(ctx, *norm, out);
+    added = end;
+  };
+  int64_t computed = 0;
+  for (int64_t first = 0; first < rows; first += run) {
+    if (first == computed) {  // at the end, up to half a run belongs to the last matmul
+      const int64_t left = rows - first, count = left < run + run / 2 ? left : run;
+      compute(first, count);
+      computed = first + count;
+    }
+    const int64_t end = std::min(first + run, rows);
+    ctx.ops.begin_sum(ctx.queue, *ctx.communicator, x.slice_rows(first, end - first));
+    if (end < rows && end - added == kMostRunsBegun * run) add(first);  // all but the one that has just begun
   }
-  all_reduce(ctx, of(out, runs - 1), of(x, runs - 1), accumulate);
-  if (norm != nullptr) apply(ctx, *norm, out);
+  add(rows);
 }
 
 void all_gather(Ctx& ctx, Tensor out, Tensor x) {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "ops/sum_runs.h"
 #include "ops/testing.h"
 #include "parallel/communicator.h"
 #include "parallel/share.h"
@@ -151,7 +152,7 @@ TEST(Collectives, AllReduceSumsInTheOrderOfTheRanks) {
 // Runs of rows travel while later ones are computed, if there are two ranks and the device can do it. Many sums in turn
 // use the same memory. All values are small integers, so every order of additions has the same result.
 TEST(Collectives, AllReduceOfRowsThatAreComputedMeanwhile) {
-  const Size cases[] = {{5, 7, 0}, {1700, 4100, 0}, {2100, 2050, 0}, {900, 4096, 3}, {300, 16384, 0}, {0, 64, 0}};
+  const Size cases[] = {{5, 7, 0}, {1700, 4100, 0}, {3100, 2050, 0}, {900, 4096, 3}, {400, 16384, 0}, {0, 64, 0}};
   for (const Backend* backend : backends()) {
     for (const int size : {2, 3}) {
       on_ranks(*backend, size, 2, [&](const Rank& rank) {
@@ -242,6 +243,80 @@ void expect_on_all_ranks(const Rank& rank, const Owned& x) {
   for (const uint64_t other : all) ASSERT_EQ(other, hash) << "another rank has other bits";
 }
 
+// Uniform values in (-scale, scale), also in the gaps. Much faster than Owned::fill.
+Owned& fill_evenly(Owned& x, uint64_t seed, float scale) {
+  std::vector<float> values(x.bytes() / x->dtype->block_bytes);
+  for (float& value : values) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    value = scale * (static_cast<float>(seed >> 40) * 0x1p-23f - 1.0f);
+  }
+  from_float(x->dtype, values.data(), x->data, values.size());
+  return x;
+}
+
+// A sum with a norm behind it. What varies follows from the number of the turn.
+struct NormedSum {
+  const Size& size;
+  bool centred;
+  int turn;
+  bool fuses;  // the device may compute the norm in the kernel of the sum, and takes rows of 16 bits
+};
+
+// `call` sums the given rows of this rank.
+template <class F>
+void expect_normed_sum(const Rank& rank, const NormedSum& test, F&& call) {
+  const auto& [rows, columns, gap] = test.size;
+  const int turn = test.turn, ranks = rank.communicator.size();
+  const bool accumulate = turn % 3 != 0, in_place = turn % 5 == 0;
+  const DType type = test.fuses && turn % 4 == 1 ? &kBFloat16 : &kFloat32;
+  const bool rounds = test.fuses && !in_place && columns % 4 == 0;  // to what a matmul takes
+  const DType out_type = !rounds                     ? &kFloat32
+                         : turn % 7 == 2             ? &kFloat16
+                         : turn % 7 == 3 && gap == 0 ? &kFloat8E4M3
+                         : turn % 2 == 0             ? &kBFloat16
+                                                     : &kFloat32;
+  SCOPED_TRACE(fmt::format("{} x {}, turn {}, {} ranks", rows, columns, turn, ranks));
+  const auto seed = [&](int number) { return static_cast<uint64_t>(100 * turn + number); };
+  std::vector<Owned> summands;
+  for (int i = 0; i < ranks; ++i) {
+    fill_evenly(summands.emplace_back(type, Shape{rows, columns}, gap), seed(i), 1.7f);
+  }
+  Owned out(&kFloat32, {rows, columns}, gap), memory(&kFloat32, {rows, columns}, gap);
+  Owned weight(&kFloat32, {1, columns}), bias(&kFloat32, {1, columns});
+  fill_evenly(out, seed(10), 5.0f), fill_evenly(weight, seed(11), 1.7f), fill_evenly(bias, seed(12), 1.7f);
+  Tensor normed = out_type == &kFloat8E4M3 ? rows_in(memory, out_type) : *memory;
+  normed.dtype = out_type;
+  const Owned want = sum_of(summands, out, accumulate);
+  RowNorm norm{.out = in_place ? *out : normed, .weight = weight->f32(), .eps = 1e-5f, .centred = test.centred};
+  if (test.centred && turn % 2 == 0) norm.bias = bias->f32();
+  if (turn % 11 == 0) norm.weight = nullptr;
+  Owned want_normed(&kFloat32, {rows, columns});
+  Checked reference(select_backend("reference"), 1);
+  if (test.centred) {
+    layer_norm(reference.ctx, want_normed, want, norm.weight, norm.bias, norm.eps);
+  } else {
+    rms_norm(reference.ctx, want_normed, want, norm.weight, norm.eps);
+  }
+  call(out, summands[static_cast<size_t>(rank.communicator.rank())], accumulate, norm);
+  if (!in_place) {
+    for (int64_t i = 0; i < rows; ++i) ASSERT_TRUE(same_bits(out.row(i), want.row(i), columns)) << i;
+  }
+  const Tensor& result = norm.out;
+  Owned wide(&kFloat32, {rows, columns});
+  for (int64_t i = 0; i < rows; ++i) {
+    to_float(out_type, result.data + i * result.row_stride * out_type->block_bytes, wide.row(i),
+             static_cast<size_t>(columns));
+    if (out_type != &kFloat8E4M3) continue;
+    for (int64_t j = 0; j < columns; ++j) wide.row(i)[j] *= row_scales(result)[i];
+  }
+  const float tolerance = out_type == &kFloat32    ? 2e-6f
+                          : out_type == &kFloat16  ? 6e-4f
+                          : out_type == &kBFloat16 ? 5e-3f
+                                                   : 4e-2f;
+  expect_close(wide, want_normed, tolerance);
+  expect_on_all_ranks(rank, wide);
+}
+
 // Sums with a norm behind them, in turn with plain sums of other sizes. Wide rows and many rows are beyond one kernel.
 TEST(Collectives, ANormFollowsASum) {
   const Size cases[] = {{1, 4096, 0},  {64, 4096, 0}, {3, 64, 4},    {5, 2056, 8}, {7, 257, 3},    {33, 640, 0},
@@ -250,57 +325,14 @@ TEST(Collectives, ANormFollowsASum) {
     const bool fuses = backend->open(0).ops().all_reduce_norm != nullptr;
     for (const int size : {1, 2, 3, 5}) {
       on_ranks(*backend, size, 2, [&](const Rank& rank) {
-        Checked reference(select_backend("reference"), 1);
-        std::mt19937 random(7);
         int turn = 0;
-        for (const auto& [rows, columns, gap] : cases) {
+        for (const Size& rows : cases) {
           for (const bool centred : {false, true}) {
             ++turn;
-            const bool accumulate = turn % 3 != 0, in_place = turn % 5 == 0;
-            const DType type = fuses && turn % 4 == 1 ? &kBFloat16 : &kFloat32;
-            const bool rounds = fuses && !in_place && columns % 4 == 0;  // to what a matmul takes
-            const DType out_type = !rounds                     ? &kFloat32
-                                   : turn % 7 == 2             ? &kFloat16
-                                   : turn % 7 == 3 && gap == 0 ? &kFloat8E4M3
-                                   : turn % 2 == 0             ? &kBFloat16
-                                                               : &kFloat32;
-            std::vector<Owned> summands;
-            for (int i = 0; i < size; ++i) summands.emplace_back(type, Shape{rows, columns}, gap).fill(random);
-            Owned out(&kFloat32, {rows, columns}, gap), memory(&kFloat32, {rows, columns}, gap);
-            Tensor normed = out_type == &kFloat8E4M3 ? rows_in(memory, out_type) : *memory;
-            normed.dtype = out_type;
-            out.fill(random, 3.0f);
-            const Owned want = sum_of(summands, out, accumulate);
-            const Owned weight = Owned(&kFloat32, {1, columns}).fill(random), bias = Owned(weight).fill(random);
-            RowNorm norm{.out = in_place ? *out : normed, .weight = weight->f32(), .eps = 1e-5f, .centred = centred};
-            if (centred && turn % 2 == 0) norm.bias = bias->f32();
-            if (turn % 11 == 0) norm.weight = nullptr;
-            Owned want_normed(&kFloat32, {rows, columns});
-            if (centred) {
-              layer_norm(reference.ctx, want_normed, want, norm.weight, norm.bias, norm.eps);
-            } else {
-              rms_norm(reference.ctx, want_normed, want, norm.weight, norm.eps);
-            }
-            const Owned& mine = summands[static_cast<size_t>(rank.communicator.rank())];
-            all_reduce(rank.ctx, out, mine, accumulate, &norm);
-            SCOPED_TRACE(fmt::format("{} x {}, turn {}, {} ranks", rows, columns, turn, size));
-            if (!in_place) {
-              for (int64_t i = 0; i < rows; ++i) ASSERT_TRUE(same_bits(out.row(i), want.row(i), columns)) << i;
-            }
-            const Tensor& result = norm.out;
-            Owned wide(&kFloat32, {rows, columns});
-            for (int64_t i = 0; i < rows; ++i) {
-              to_float(out_type, result.data + i * result.row_stride * out_type->block_bytes, wide.row(i),
-                       static_cast<size_t>(columns));
-              if (out_type != &kFloat8E4M3) continue;
-              for (int64_t j = 0; j < columns; ++j) wide.row(i)[j] *= row_scales(result)[i];
-            }
-            const float tolerance = out_type == &kFloat32    ? 2e-6f
-                                    : out_type == &kFloat16  ? 6e-4f
-                                    : out_type == &kBFloat16 ? 5e-3f
-                                                             : 4e-2f;
-            expect_close(wide, want_normed, tolerance);
-            expect_on_all_ranks(rank, wide);
+            expect_normed_sum(rank, {rows, centred, turn, fuses},
+                              [&](const Tensor& out, const Tensor& mine, bool accumulate, const RowNorm& norm) {
+                                all_reduce(rank.ctx, out, mine, accumulate, &norm);
+                              });
             if (turn % 3 == 1) {
               Owned other = matrix_of(rank.communicator.rank(), 1 + turn % 9, 130 * turn, 0);
               all_reduce(rank.ctx, other, other, false);
@@ -311,6 +343,101 @@ TEST(Collectives, ANormFollowsASum) {
       });
     }
   }
+}
+
+// The same for rows that travel in runs. The last run is short, one case has more runs than may be under way, and rows
+// may be too wide, or no whole units, for one kernel.
+TEST(Collectives, ANormFollowsRowsThatAreComputedMeanwhile) {
+  const Size cases[] = {{3100, 4100, 0}, {2180, 8192, 0}, {6200, 2052, 0}, {1400, 4099, 0}, {800, 16384, 0},
+                        {900, 8192, 0},  {400, 4096, 4},  {777, 7168, 0},  {3073, 4096, 0}};
+  for (const Backend* backend : backends()) {
+    const Ops& ops = backend->open(0).ops();
+    on_ranks(*backend, 2, 2, [&](const Rank& rank) {
+      int turn = 0;
+      for (const Size& rows : cases) {
+        for (const bool centred : {false, true}) {
+          ++turn;
+          if (ops.begin_sum == nullptr && turn % 6 != 0) continue;  // all are one run
+          expect_normed_sum(rank, {rows, centred, turn, ops.all_reduce_norm != nullptr},
+                            [&](const Tensor& out, const Tensor& mine, bool accumulate, const RowNorm& norm) {
+                              int64_t next = 0;
+                              const auto compute = [&](int64_t first, int64_t count) {
+                                ASSERT_EQ(first, next);
+                                next = first + count;
+                              };
+                              all_reduce(rank.ctx, out, mine, accumulate, compute, &norm);
+                              ASSERT_EQ(next, mine.shape[0]);
+                            });
+        }
+      }
+    });
+  }
+}
+
+// The runs of a rank's sum that have begun, as a device with copy engines would see them.
+struct BegunRuns {
+  std::vector<Tensor> begun;  // oldest first
+  size_t most = 0, sums = 0;
+};
+thread_local BegunRuns* begun_runs = nullptr;
+
+Ops with_begun_runs(const Ops& inner) {
+  static auto* const all_reduce = inner.all_reduce;
+  Ops ops = inner;
+  ops.all_reduce_norm = nullptr;
+  ops.begin_sum = [](Queue&, Communicator&, const Tensor& x) {
+    ASSERT_LE(x.bytes(), static_cast<size_t>(kRunBytes));
+    begun_runs->begun.push_back(x);
+    begun_runs->most = std::max(begun_runs->most, begun_runs->begun.size());
+  };
+  ops.all_reduce = [](Queue& queue, Communicator& ranks, Tensor out, Tensor x, bool accumulate) {
+    std::vector<Tensor>& begun = begun_runs->begun;
+    for (int64_t rows = 0; rows < x.shape[0]; begun.erase(begun.begin())) {
+      ASSERT_FALSE(begun.empty()) << "row " << rows;
+      ASSERT_EQ(begun[0].data, x.slice_rows(rows, 1).data) << "row " << rows;
+      rows += begun[0].shape[0];
+    }
+    ++begun_runs->sums;
+    all_reduce(queue, ranks, out, x, accumulate);
+  };
+  return ops;
+}
+
+// Every row is made before its run begins, and few sums take all runs in order.
+TEST(Collectives, RunsBeginAndAreAddedInOrder) {
+  constexpr int64_t kColumns = 1 << 15, kRowsOfRun = kRunBytes / (kColumns * static_cast<int64_t>(sizeof(float)));
+  struct Case {
+    int64_t rows;
+    size_t most, sums, computed;
+  };
+  const Case cases[] = {{2 * kRowsOfRun + 5, 3, 1, 2},  // the last rows are computed with the run before them
+                        {4 * kRowsOfRun, 4, 1, 4},
+                        {5 * kRowsOfRun + 3, 4, 2, 5}};
+  static_assert(kMostRunsBegun == 4);
+  const Backend& backend = select_backend("reference");
+  on_ranks(backend, 2, 1, [&](const Rank& rank) {
+    const Ops ops = with_begun_runs(backend.open(0).ops());
+    Ctx ctx(ops, rank.ctx.queue, rank.ctx.arena);
+    ctx.communicator = &rank.communicator;
+    for (const auto& [rows, most, sums, computed] : cases) {
+      BegunRuns runs;
+      begun_runs = &runs;
+      Owned x(&kFloat32, {rows, kColumns});
+      std::memset(x->data, 0, x.bytes());
+      size_t calls = 0;
+      all_reduce(ctx, x, x, false, [&](int64_t first, int64_t count) {
+        ++calls;
+        for (int64_t i = first; i < first + count; ++i) x.row(i)[i % kColumns] = static_cast<float>(i + 1);
+      });
+      for (int64_t i = 0; i < rows; ++i) {
+        ASSERT_EQ(x.row(i)[i % kColumns], static_cast<float>(2 * (i + 1))) << "row " << i << " of " << rows;
+      }
+      EXPECT_TRUE(runs.begun.empty());
+      EXPECT_EQ(runs.most, most) << rows;
+      EXPECT_EQ(runs.sums, sums) << rows;
+      EXPECT_EQ(calls, computed) << rows;
+    }
+  });
 }
 
 // NaN stays NaN whatever its bits are; the exchange marks absent words with one of them.

@@ -154,9 +154,15 @@ CapturedOp captured_norm(const Tensor& x, const ops::RowNorm& norm) {
   return {.description = NormOp{norm.out, x, norm.weight, norm.eps, 0.0f}, .launch = launch};
 }
 
+// The sums that have begun if x is the next one of them, else null.
+SumsBegun* awaiting(ops::Queue& queue, Communicator& ranks, const Tensor& x) {
+  SumsBegun* begun = current(queue).sums_begun(ranks);
+  return begun != nullptr && begun->awaits(x) ? begun : nullptr;
+}
+
 void all_reduce_op(ops::Queue& queue, Communicator& ranks, Tensor out, Tensor x, bool accumulate) {
   const PeerMemory& peers = current(queue).peers(ranks);
-  if (SumsBegun* begun = current(queue).sums_begun(ranks); begun != nullptr && begun->awaits(x)) {
+  if (SumsBegun* begun = awaiting(queue, ranks, x)) {
     begun->finish(launch(queue), out, x, accumulate);
     return current(queue).finish_op();
   }
@@ -169,6 +175,11 @@ bool all_reduce_norm_op(ops::Queue& queue, Communicator& ranks, const Tensor& ou
                         const ops::RowNorm& norm) {
   Queue& own = current(queue);
   const PeerMemory& peers = own.peers(ranks);
+  if (SumsBegun* begun = awaiting(queue, ranks, x)) {
+    if (!begun->finish(launch(queue), out, x, accumulate, norm)) return false;
+    own.finish_op();
+    return true;
+  }
   const auto fused = [=, &peers](const Launch& l) { return all_reduce_one_shot(l, peers, out, x, accumulate, norm); };
   if (DecodeKernelBuilder* builder = own.builder()) {
     CapturedOp sum = captured_sum(peers, out, x, accumulate);

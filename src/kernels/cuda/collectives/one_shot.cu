@@ -12,12 +12,12 @@
 #include <utility>
 
 #include "kernels/cuda/clusters.h"
+#include "kernels/cuda/collectives/norm_behind.cuh"
 #include "kernels/cuda/collectives/peers.h"
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/peers.cuh"
 #include "kernels/cuda/device/reduce.cuh"
-#include "kernels/cuda/device/rows_out.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/device/wide_rows.cuh"
@@ -162,11 +162,6 @@ __global__ void gather_one_shot(const __grid_constant__ PeerMemory m, WideRows<f
 constexpr int kMostThreads = 512, kMostBlocks = 8, kChunksOfWarp = 2, kWarpColumns = 4 * kWarp;
 constexpr int kMostChunks = kMostThreads / kWarp * kMostBlocks * kChunksOfWarp;
 
-struct NormFactors {
-  const float *weight, *bias;
-  float eps;
-};
-
 // Stores into another block's shared memory, and counts the bytes at its barrier. Addresses are those of the caller's
 // own.
 [[maybe_unused]] __device__ void store_counted(int block, uint32_t to, float v, uint32_t barrier) {
@@ -228,11 +223,6 @@ class ClusterTotals {
   int turn_ = 0;
 };
 
-[[maybe_unused]] __device__ float sum_of(const float4& v) { return (v.x + v.y) + (v.z + v.w); }
-[[maybe_unused]] __device__ float4 minus(const float4& v, float mean) {
-  return {v.x - mean, v.y - mean, v.z - mean, v.w - mean};
-}
-
 // Rows are whole units.
 template <class T, bool Centred, class Out>
 __global__ void __launch_bounds__(kMostThreads, 2)
@@ -254,9 +244,7 @@ __global__ void __launch_bounds__(kMostThreads, 2)
     }
   };
   float4 weight[kChunksOfWarp];
-  each([&](int j, int unit) {
-    weight[j] = n.weight != nullptr ? load_four(n.weight + 4 * unit) : float4{1.0f, 1.0f, 1.0f, 1.0f};
-  });
+  each([&](int j, int unit) { weight[j] = n.weights(unit); });
   wait_for_earlier();
   const Shot<typename WideRows<T>::Unit> shot(m);
   for (int row = first; row < rows; row += clusters) {
@@ -278,11 +266,10 @@ __global__ void __launch_bounds__(kMostThreads, 2)
       const float mean = totals.total<false>(own, chunk) / columns;
       each([&](int j, int) { v[j] = minus(v[j], mean); });
     }
-    each([&](int j, int) { own[j] = (v[j].x * v[j].x + v[j].y * v[j].y) + (v[j].z * v[j].z + v[j].w * v[j].w); });
+    each([&](int j, int) { own[j] = squares_of(v[j]); });
     const float scale = rsqrtf(totals.total<false>(own, chunk) / columns + n.eps);
     each([&](int j, int unit) {
-      const float4 w = weight[j];
-      v[j] = {v[j].x * scale * w.x, v[j].y * scale * w.y, v[j].z * scale * w.z, v[j].w * scale * w.w};
+      v[j] = times(times(v[j], scale), weight[j]);
       if (Centred && n.bias != nullptr) v[j] = sum(v[j], load_four(n.bias + 4 * unit));
     });
     float inverse = 1.0f;
@@ -356,18 +343,10 @@ bool all_reduce_one_shot(const Launch& l, const PeerMemory& m, const Tensor& out
 
 bool all_reduce_one_shot(const Launch& l, const PeerMemory& m, const Tensor& out, const Tensor& x, bool accumulate,
                          const ops::RowNorm& norm) {
-  const auto aligned = [](const float* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  const bool quads = in_quads(out) && in_quads(x) && in_quads(norm.out) && aligned(norm.weight) && aligned(norm.bias);
-  if (!quads || !fits_one_shot(m, x) || pieces(x.shape[1], kWarpColumns) > kMostChunks) return false;
+  if (!in_units(out, x, norm) || !fits_one_shot(m, x) || pieces(x.shape[1], kWarpColumns) > kMostChunks) return false;
   if (l.compute_capability < 90) return false;
-  const NormFactors factors{norm.weight, norm.bias, norm.eps};
-  with_rows_out(norm.out, [&]<class Out>(const Out& to) {
-    const auto launch = [&]<class T>(T) {
-      if (norm.centred) return launch_normed<T, true>(l, m, out, x, factors, to, accumulate);
-      launch_normed<T, false>(l, m, out, x, factors, to, accumulate);
-    };
-    if (x.dtype == &kBFloat16) return launch(__nv_bfloat16{});
-    launch(float{});
+  with_norm_types(x, norm, [&]<class T, bool Centred, class Out>(T, std::bool_constant<Centred>, const Out& to) {
+    launch_normed<T, Centred>(l, m, out, x, NormFactors(norm), to, accumulate);
   });
   return true;
 }

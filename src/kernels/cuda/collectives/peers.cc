@@ -70,7 +70,10 @@ Peers::Peers(int device, Communicator& communicator) : communicator_(communicato
       mapped_.push_back(mapped);
       memory_.regions[other] = static_cast<std::byte*>(mapped);
     }
-    if (size == 2) sums_begun_ = std::make_unique<SumsBegun>(memory_);
+    if (size == 2) {
+      const bool one_device = offers[0].device == offers[1].device;
+      sums_begun_ = std::make_unique<SumsBegun>(memory_, one_device);
+    }
     communicator.barrier();  // all have mapped
   } catch (...) {
     release();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/launch.h"
+#include "ops/sum_runs.h"
 
 namespace sluice {
 class Communicator;
@@ -25,8 +26,8 @@ inline constexpr size_t kOutboxBytes = size_t{16} << 20;  // what a rank shows t
 inline constexpr size_t kOutboxFloats = kOutboxBytes / sizeof(float);
 
 // Runs of rows that one of two ranks sends to the other while it computes the next run (sums_begun.h).
-inline constexpr int kLandings = 4;
-inline constexpr size_t kLandingBytes = size_t{16} << 20;
+inline constexpr int kLandings = 2 * ops::kMostRunsBegun;
+inline constexpr size_t kLandingBytes = size_t{ops::kRunBytes};
 inline constexpr uint32_t kRunNumbers = 256;
 
 // What a rank receives from all others together in a sum of one shot (one_shot.cu).

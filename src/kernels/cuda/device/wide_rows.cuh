@@ -43,6 +43,10 @@ struct WideRows {
     for (int i = 0; i < 4 && column + i < columns; ++i) reinterpret_cast<T*>(&unit)[i] = at[i];
     return unit;
   }
+  // The same where rows are whole units and aligned.
+  __device__ Unit& unit(int64_t row, int column) const {
+    return *reinterpret_cast<Unit*>(data + row * stride + column);
+  }
   // Columns beyond `end` are not written.
   __device__ void store(int64_t row, int column, int end, Unit unit) const {
     T* at = data + row * stride + column;
