@@ -425,19 +425,32 @@ bool Linear::gated_into(ops::Ctx& c, const Tensor& out, const Tensor& x, ops::Ac
   return ops::gated_matmul(c, {.out = out, .x = x, .weight = &segments_[0].weight.view(), .bias = bias}, activation);
 }
 
+void Linear::into(ops::Ctx& c, const Tensor& out, const MakeRows& make, bool accumulate, const NextNorm* next) const {
+  if (exchange_ == Exchange::kSum && !adapts(c)) return sum_into(c, out, make, accumulate, next);
+  into(c, out, make(0, out.rows()), accumulate, next);
+}
+
 void Linear::sum_into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next) const {
+  if (!adapts(c) && (x.dtype == &kFloat32 || x.dtype == &kBFloat16)) {  // rows whose scales do not lie elsewhere
+    const auto rows_of_x = [&](int64_t first, int64_t rows) { return x.slice_rows(first, rows); };
+    return sum_into(c, out, rows_of_x, accumulate, next);
+  }
   Arena::Scope scope(c.arena);
   const Tensor mine = ops::take_rows(c, part_type(c, x.rows()), x.rows(), outputs_);
-  const ops::RowNorm norm = next != nullptr ? next->norm->of_rows(next->out) : ops::RowNorm();
-  const ops::RowNorm* then = next != nullptr ? &norm : nullptr;
-  if (!adapts(c) && (x.dtype == &kFloat32 || x.dtype == &kBFloat16)) {  // rows whose scales do not lie elsewhere
-    const auto compute = [&](int64_t first, int64_t rows) {
-      multiply(c, mine.slice_rows(first, rows), x.slice_rows(first, rows), false);
-    };
-    return ops::all_reduce(c, out, mine, accumulate, compute, then);
-  }
   multiply(c, mine, x, false);
-  ops::all_reduce(c, out, mine, accumulate, then);
+  const ops::RowNorm norm = next != nullptr ? next->norm->of_rows(next->out) : ops::RowNorm();
+  ops::all_reduce(c, out, mine, accumulate, next != nullptr ? &norm : nullptr);
+}
+
+void Linear::sum_into(ops::Ctx& c, const Tensor& out, const MakeRows& make, bool accumulate,
+                      const NextNorm* next) const {
+  Arena::Scope scope(c.arena);
+  const Tensor mine = ops::take_rows(c, part_type(c, out.rows()), out.rows(), outputs_);
+  const auto compute = [&](int64_t first, int64_t rows) {
+    multiply(c, mine.slice_rows(first, rows), make(first, rows), false);
+  };
+  const ops::RowNorm norm = next != nullptr ? next->norm->of_rows(next->out) : ops::RowNorm();
+  ops::all_reduce(c, out, mine, accumulate, compute, next != nullptr ? &norm : nullptr);
 }
 
 void Linear::multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const {

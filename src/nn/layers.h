@@ -2,6 +2,7 @@
 // constructed, so its members list its weights.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -79,6 +80,9 @@ class Linear {
   DType output_type(const ops::Ctx& c, int64_t rows) const;
   // out = or += this(x), then `next`.
   void into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next = nullptr) const;
+  // The same. make(first row, rows) returns rows of x. It may be called for several runs of rows, in order.
+  using MakeRows = std::function<Tensor(int64_t first, int64_t rows)>;
+  void into(ops::Ctx& c, const Tensor& out, const MakeRows& make, bool accumulate, const NextNorm* next) const;
   // out = activation(gate) * up, of a projection whose outputs are the gates and then as many others. Returns false,
   // having done nothing, if the device does not gain by it; see ops::gated_matmul.
   bool gated_into(ops::Ctx& c, const Tensor& out, const Tensor& x, ops::Activation activation) const;
@@ -99,6 +103,7 @@ class Linear {
   Split divide(const Weights& w, const std::vector<Part>& parts, int64_t inputs, Split split);
   void multiply(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate) const;
   void sum_into(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next) const;
+  void sum_into(ops::Ctx& c, const Tensor& out, const MakeRows& make, bool accumulate, const NextNorm* next) const;
   DType part_type(const ops::Ctx& c, int64_t rows) const;  // of what multiply() gives
 
   int64_t outputs_ = 0;

@@ -60,13 +60,18 @@ int64_t Mlp::floats_per_token(const MlpSpec& s) { return (s.gated ? 3 : 1) * int
 void Mlp::operator()(ops::Ctx& c, const Tensor& out, const Tensor& x, bool accumulate, const NextNorm* next) const {
   const bool clamps = spec_.clamp > 0 || spec_.glu_limit > 0;
   if (spec_.gated && spec_.gate_scale == 1.0f && !spec_.gate_cutoff && !clamps && !spec_.sub_norm) {
-    const Tensor inner = ops::take_rows(c, out_.input_type(c, x.rows()), x.rows(), spec_.inner);
-    if (!in_.gated_into(c, inner, x, spec_.activation)) {
-      const Tensor gate_up = ops::take_rows(c, in_.output_type(c, x.rows()), x.rows(), 2 * int64_t{spec_.inner});
-      in_.into(c, gate_up, x, false);
-      ops::glu(c, inner, gate_up, spec_.activation);
-    }
-    return out_.into(c, out, inner, accumulate, next);
+    const DType type = out_.input_type(c, x.rows());
+    const Tensor memory = c.arena.take(&kFloat32, {x.rows(), spec_.inner}), inner = ops::rows_in(memory, type);
+    if (in_.gated_into(c, inner, x, spec_.activation)) return out_.into(c, out, inner, accumulate, next);
+    const Tensor gate_up = ops::take_rows(c, in_.output_type(c, x.rows()), x.rows(), 2 * int64_t{spec_.inner});
+    in_.into(c, gate_up, x, false);
+    // Rows of 8-bit floats have their scales behind them, so those that are multiplied together are made together.
+    const auto make = [&](int64_t first, int64_t rows) {
+      const Tensor part = ops::rows_in(memory.slice_rows(first, rows), type);
+      ops::glu(c, part, gate_up.slice_rows(first, rows), spec_.activation);
+      return part;
+    };
+    return out_.into(c, out, make, accumulate, next);
   }
   Tensor inner = in_(c, x);
   if (spec_.gated) {
