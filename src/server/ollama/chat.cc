@@ -35,7 +35,7 @@ void run(Call& call) {
   job.chat = chat_request(call);
   job.stream = call.fields.of<OllamaFields>().stream;
   job.headers = call.warnings();
-  job.format = std::make_unique<OllamaFormat>(OllamaFormat::Kind::kChat, call.request_id, call.model.name, job.stream);
+  job.format = std::make_unique<OllamaFormat>(OllamaFormat::Kind::kChat, call);
   call.generate(std::move(job));
 }
 

@@ -1,7 +1,10 @@
 // A call is sent when it is complete, because its arguments are an object.
 #include "server/ollama/format.h"
 
-#include <fmt/core.h>
+#include <algorithm>
+#include <iterator>
+
+#include "server/openai/format.h"
 
 namespace sluice::server {
 namespace {
@@ -22,12 +25,17 @@ Json call_json(const AnswerBlock& block) {
 
 }  // namespace
 
-OllamaFormat::OllamaFormat(Kind kind, const std::string& request_id, std::string model, bool stream)
-    : kind_(kind), model_(std::move(model)), blocks_("call_" + request_id.substr(0, 20), stream ? this : nullptr) {}
+OllamaFormat::OllamaFormat(Kind kind, Call& call)
+    : kind_(kind),
+      model_(call.model.name),
+      engine_(call.fields.of<OllamaFields>().want_logprobs ? call.model.engine : nullptr),
+      top_logprobs_(call.fields.of<OllamaFields>().top_logprobs),
+      blocks_("call_" + call.request_id.substr(0, 20), call.fields.of<OllamaFields>().stream ? this : nullptr) {}
 
 std::string OllamaFormat::on_event(int, Event event) {
   if (!first_) first_ = Clock::now();
   usage_ = event.usage;
+  if (engine_ != nullptr) std::ranges::move(text_logprobs(event, /*keep_stop=*/false), std::back_inserter(logprobs_));
   for (const Delta& delta : event.deltas) blocks_.add(delta);
   if (event.finish) {
     blocks_.end();
@@ -40,18 +48,18 @@ void OllamaFormat::on_piece(size_t, const AnswerBlock& block, std::string_view p
   if (block.kind == AnswerBlock::Kind::kCall) return;
   const bool thinks = block.kind == AnswerBlock::Kind::kReasoning;
   const std::string text(piece);
-  out_ += dump_json(object(thinks ? "" : text, thinks ? text : "", Json(), false)) + "\n";
+  out_ += line(object(thinks ? "" : text, thinks ? text : "", Json(), false));
 }
 
 void OllamaFormat::on_end(size_t, const AnswerBlock& block) {
   if (block.kind != AnswerBlock::Kind::kCall) return;
-  out_ += dump_json(object("", "", Json::array({call_json(block)}), false)) + "\n";
+  out_ += line(object("", "", Json::array({call_json(block)}), false));
 }
 
 std::string OllamaFormat::stream_end() {
   Json last = object("", "", Json(), true);
   add_end(last);
-  return dump_json(last) + "\n";
+  return line(std::move(last));
 }
 
 std::string OllamaFormat::stream_error(const ApiError& error) { return kOllama.error_body(error) + "\n"; }
@@ -64,6 +72,7 @@ std::string OllamaFormat::body() {
   Json whole = object(blocks_.text_of(AnswerBlock::Kind::kText), blocks_.text_of(AnswerBlock::Kind::kReasoning),
                       std::move(calls), true);
   add_end(whole);
+  add_logprobs(whole);
   return dump_json(whole);
 }
 
@@ -91,6 +100,18 @@ void OllamaFormat::add_end(Json& object) const {
   object["prompt_eval_duration"] = nanoseconds(first - start_);
   object["eval_count"] = usage_.completion_tokens;
   object["eval_duration"] = nanoseconds(end - first);
+}
+
+// A token that ends within a character has no text yet, and a call none before its end.
+void OllamaFormat::add_logprobs(Json& object) {
+  if (engine_ == nullptr || logprobs_.empty()) return;
+  object["logprobs"] = logprobs_content(*engine_, logprobs_, top_logprobs_, /*tokens_as_ids=*/false);
+  logprobs_.clear();
+}
+
+std::string OllamaFormat::line(Json object) {
+  add_logprobs(object);
+  return dump_json(object) + "\n";
 }
 
 }  // namespace sluice::server

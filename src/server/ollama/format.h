@@ -2,20 +2,23 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/answer_blocks.h"
 #include "server/generation.h"
 #include "server/ollama/dialect.h"
+#include "server/ollama/options.h"
 
 namespace sluice::server {
 
 class OllamaFormat final : public AnswerFormat, private AnswerBlocks::Observer {
  public:
   enum class Kind { kChat, kGenerate };
-  OllamaFormat(Kind kind, const std::string& request_id, std::string model, bool stream);
+  OllamaFormat(Kind kind, Call& call);
 
   std::string on_event(int prompt, Event event) override;
   std::string stream_end() override;
@@ -33,13 +36,18 @@ class OllamaFormat final : public AnswerFormat, private AnswerBlocks::Observer {
   // The object with these parts of the answer; those that are empty are left out, but the text.
   Json object(std::string text, std::string thinking, Json calls, bool done) const;
   void add_end(Json& object) const;
+  void add_logprobs(Json& object);
+  std::string line(Json object);  // with the log probabilities that no line has had
 
   const Kind kind_;
   const std::string model_;
+  const std::shared_ptr<const Engine> engine_;  // null: no log probabilities
+  const int top_logprobs_;
   const Clock::time_point start_ = Clock::now();
   std::optional<Clock::time_point> first_;  // when the first token came
   AnswerBlocks blocks_;
-  std::string out_;  // what the stream sends for the current event
+  std::string out_;                      // what the stream sends for the current event
+  std::vector<TokenLogprobs> logprobs_;  // that no object has had
   std::optional<Finish> finish_;
   Usage usage_;
 };

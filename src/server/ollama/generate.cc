@@ -70,8 +70,7 @@ void run(Call& call) {
   }
   job.stream = call.fields.of<OllamaFields>().stream;
   job.headers = call.warnings();
-  job.format =
-      std::make_unique<OllamaFormat>(OllamaFormat::Kind::kGenerate, call.request_id, call.model.name, job.stream);
+  job.format = std::make_unique<OllamaFormat>(OllamaFormat::Kind::kGenerate, call);
   call.generate(std::move(job));
 }
 

@@ -13,6 +13,8 @@ namespace sluice::server {
 
 struct OllamaFields {
   bool stream = true;
+  bool want_logprobs = false;
+  int top_logprobs = 0;
   Json options;                // object or null
   std::optional<int> num_ctx;  // of the options
   bool has_keep_alive = false;
@@ -23,7 +25,7 @@ struct OllamaFields {
 std::span<const Parameter> ollama_keep_alive_parameter();
 std::span<const Parameter> ollama_generation_parameters();
 
-// Reads `options` into SamplingParams and GenerationFields. Throws ApiError.
+// Reads `options` and what log probabilities are asked for into SamplingParams and GenerationFields. Throws ApiError.
 void read_ollama_options(Call& call);
 
 // Applies the field keep_alive to a model that comes and goes. Others stay loaded.

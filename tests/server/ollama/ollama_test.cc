@@ -72,6 +72,33 @@ TEST_F(Ollama, ChatWholeAndStreamed) {
   EXPECT_EQ(all.back()["eval_count"], 10);
 }
 
+// Each token's log probability comes once, whether the answer is whole or streamed.
+TEST_F(Ollama, LogProbabilities) {
+  const Json fields = {{"logprobs", true}, {"top_logprobs", 2}};
+  for (const bool chats : {true, false}) {
+    const TestResponse whole = chats ? chat(fields) : generate(fields);
+    ASSERT_EQ(whole.status, 200) << whole.body;
+    const Json tokens = whole.json().at("logprobs");
+    std::string text;
+    for (const Json& token : tokens) {
+      text += token.at("token").get<std::string>();
+      EXPECT_LE(token.at("logprob"), 0);
+      EXPECT_EQ(token.at("bytes").size(), token.at("token").get<std::string>().size());
+      EXPECT_EQ(token.at("top_logprobs").size(), 2u);
+    }
+    EXPECT_EQ(text, "user:hi|>");
+    EXPECT_EQ(engine.last_request().sampling.logprobs, 2);
+
+    Json streamed = Json::array();
+    for (const Json& line : lines(chats ? chat(fields, true) : generate(fields, true))) {
+      if (!line.contains("logprobs")) continue;
+      for (const Json& token : line["logprobs"]) streamed.push_back(token);
+    }
+    EXPECT_EQ(streamed, tokens);
+  }
+  EXPECT_FALSE(chat().json().contains("logprobs"));
+}
+
 TEST_F(Ollama, ThinkingAndCalls) {
   engine.answer_with({ReasoningDelta{"why"}, TextDelta{"a"}, ToolCallBegin{0, "", "f"}, ToolCallArguments{0, "{\"x\":"},
                       ToolCallArguments{0, "1}"}});
@@ -202,7 +229,8 @@ TEST_F(Ollama, WhatIsNotSupportedIsRefusedByName) {
       {{{"format", "xml"}}, "'format'"},
       {{{"think", "much"}}, "'much'"},
       {{{"keep_alive", "later"}}, "'keep_alive'"},
-      {{{"logprobs", true}}, "'logprobs'"},
+      {{{"top_logprobs", 2}}, "'logprobs' to be true"},
+      {{{"logprobs", true}, {"top_logprobs", 21}}, "'top_logprobs'"},
       {{{"truncate", true}}, "'truncate'"},
       {{{"messages", Json::array({{{"role", "bot"}, {"content", "a"}}})}}, "'bot'"},
       {{{"messages", Json::array({{{"role", "user"}, {"images", Json::array({"AA=="})}}})}}, "'messages[0].images'"},
