@@ -164,6 +164,18 @@ void translate_tool_choice(const AnthropicFields& fields, ConversationFields& co
   if (!has_tools && type != "none") throw invalid_value("tool_choice", "Invalid 'tool_choice': it needs 'tools'.");
 }
 
+// Checks that the answer can begin with the last message.
+void check_beginning(const Json& message) {
+  const Json* text = member(message, "content");
+  if (message.contains("tool_calls") || text == nullptr || !text->is_string() || is_string(*text, "")) {
+    throw unsupported_parameter("messages", "must not end with a message of the assistant that is not text");
+  }
+  constexpr std::string_view kSpace = " \t\r\n";
+  if (kSpace.find(text->get_ref<const std::string&>().back()) != kSpace.npos) {
+    throw invalid_value("messages", "Invalid 'messages': the last message of the assistant ends with white space.");
+  }
+}
+
 }  // namespace
 
 std::span<const Parameter> anthropic_conversation_parameters() { return kConversationParameters; }
@@ -179,15 +191,20 @@ void translate_conversation(Call& call) {
   const FieldPath path = "messages";
   const Json& turns = *fields.messages;
   for (size_t i = 0; i < turns.size(); ++i) append_message(turns[i], path[i], call.unknown, messages);
-  if (is_string(messages.back().at("role"), "assistant")) {
-    throw unsupported_parameter("messages",
-                                "must not end with a message of the assistant: an answer cannot be "
-                                "continued");
-  }
+  const bool continues = is_string(messages.back().at("role"), "assistant");
+  if (continues) check_beginning(messages.back());
   conversation.messages = std::move(messages);
   translate_tools(fields, conversation, call.unknown);
   translate_tool_choice(fields, conversation, call.unknown);
   if (!conversation.thinks) conversation.thinks = false;  // without the field, Anthropic's models do not think
+  if (!continues) return;
+  const bool calls = conversation.tool_choice.is_object() || is_string(conversation.tool_choice, "required");
+  if (conversation.thinks == true || calls || call.fields.of<GenerationFields>().grammar) {
+    throw unsupported_parameter("messages",
+                                "must not end with a message of the assistant if the answer begins with thoughts, must "
+                                "be a call or has a format");
+  }
+  conversation.continue_final_message = true;
 }
 
 }  // namespace sluice::server

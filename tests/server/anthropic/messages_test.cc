@@ -147,6 +147,19 @@ TEST_F(Anthropic, Conversations) {
             R"(tool:Error: d|tool:e|user:f|{"enable_thinking":false}>)");
 }
 
+// A last message of the assistant is the beginning of the answer.
+Json begun(const Json& beginning, const Json& more = Json::object()) {
+  Json body = {{"messages", {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", beginning}}}}};
+  body.update(more);
+  return body;
+}
+
+TEST_F(Anthropic, AnswersThatAreBegun) {
+  const std::string want = R"(user:a|assistant:b{"enable_thinking":false})";
+  EXPECT_EQ(prompt(begun("b")), want);
+  EXPECT_EQ(prompt(begun({{{"type", "text"}, {"text", "b"}}})), want);
+}
+
 TEST_F(Anthropic, Tools) {
   const Json tool = {{"name", "f"}, {"description", "d"}, {"input_schema", {{"type", "object"}}}};
   const std::string told = R"(user:hi|[{"type":"function","function":{"name":"f","description":"d",)"
@@ -210,13 +223,20 @@ TEST_F(Anthropic, CountTokens) {
 
 TEST_F(Anthropic, WhatIsNotSupportedIsRefusedByName) {
   const auto user = [](const Json& block) { return Json{{"messages", {{{"role", "user"}, {"content", {block}}}}}}; };
+  const Json tools = {{{"name", "f"}, {"input_schema", {{"type", "object"}}}}};
   const std::vector<std::pair<Json, std::string>> rows = {
       {{{"max_tokens", nullptr}}, "'max_tokens'"},
       {{{"max_tokens", 0}}, "'max_tokens'"},
       {{{"messages", nullptr}}, "'messages'"},
       {{{"messages", Json::array()}}, "'messages'"},
       {{{"messages", {{{"role", "system"}, {"content", "a"}}}}}, "'system'"},
-      {{{"messages", {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}}}}, "'messages'"},
+      {begun("b "), "ends with white space"},
+      {begun(""), "is not text"},
+      {begun({{{"type", "tool_use"}, {"id", "1"}, {"name", "f"}, {"input", {{"x", 1}}}}}), "is not text"},
+      {begun("b", {{"thinking", {{"type", "adaptive"}}}}), "begins with thoughts"},
+      {begun("b", {{"tools", tools}, {"tool_choice", {{"type", "any"}}}}), "must be a call"},
+      {begun("b", {{"output_config", {{"format", {{"type", "json_schema"}, {"schema", {{"type", "object"}}}}}}}}),
+       "has a format"},
       {user({{"type", "image"}, {"source", {{"type", "base64"}}}}), "'messages[0].content[0]' is of type 'image'"},
       {user({{"type", "document"}}), "'messages[0].content[0]' is of type 'document'"},
       {user({{"type", "other"}}), "'other'"},
