@@ -42,7 +42,9 @@ struct Windows {
   __device__ int before(const CompressParams& p) const { return position / p.rate; }  // windows before window 0
   __device__ int complete(const CompressParams& p) const { return (position + rows) / p.rate - before(p); }
   // The first row of a window among the sequence's rows.
-  __device__ int begin(const CompressParams& p, int window) const { return max(0, window * p.rate - position % p.rate); }
+  __device__ int begin(const CompressParams& p, int window) const {
+    return max(0, window * p.rate - position % p.rate);
+  }
   __device__ int end(const CompressParams& p, int window) const {
     return min(rows, (window + 1) * p.rate - position % p.rate);
   }
@@ -182,8 +184,8 @@ void make_entries_of(const Launch& l, const CompressParams& p, int64_t tokens) {
   launch_pdl(l, "compress: entries", make_entries<T>, grid, kThreads, shared, p);
 }
 
-__global__ void __launch_bounds__(kThreads) rotate_heads(float* x, int64_t stride, int heads, int dim, Rotation rotation,
-                                                         float direction, const int32_t* positions) {
+__global__ void __launch_bounds__(kThreads) rotate_heads(float* x, int64_t stride, int heads, int dim,
+                                                         Rotation rotation, float direction, const int32_t* positions) {
   wait_for_earlier();
   const int half = rotation.rotary / 2;
   const int64_t token = blockIdx.x;

@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(kThreads) copy_seen(const __grid_constant__ Co
     if (selected != nullptr ? i >= p.top_k : i >= complete) return nullptr;
     const int entry = selected != nullptr ? selected[i] : i;
     if (entry < 0) return nullptr;
-    const int in_text = (entry * p.rate + p.rate - 1) / p.block_size, in_block = entry - in_text * p.block_size / p.rate;
+    const int in_text = (entry * p.rate + p.rate - 1) / p.block_size,
+              in_block = entry - in_text * p.block_size / p.rate;
     return p.entries + table[in_text] * p.block_bytes + int64_t{in_block} * p.entry_stride + p.first_byte;
   };
   auto* to = reinterpret_cast<Pack*>(p.to) + block * kBlock * packs;
