@@ -1,4 +1,4 @@
-// The row of the field "model", and what several rows set.
+// The rows of fields that several dialects share, and what several rows set.
 #include "server/rows.h"
 
 #include <fmt/core.h>
@@ -14,9 +14,31 @@ constexpr Parameter kModel[] = {{.name = "model",
                                  .fallback = "the served model, if there is one",
                                  .help = "name of a served model; required when several are served"}};
 
+constexpr Parameter kLogprobs[] = {{.name = "logprobs",
+                                    .type = Parameter::Type::kBoolean,
+                                    .fallback = "false",
+                                    .help = "report the log probability of each token",
+                                    .set = assign<&LogprobFields::wanted>},
+                                   {.name = "top_logprobs",
+                                    .type = Parameter::Type::kInteger,
+                                    .min = 0,
+                                    .max = 20,
+                                    .fallback = "0",
+                                    .help = "alternatives to report for each token; needs logprobs",
+                                    .set = assign<&LogprobFields::top>}};
+
 }  // namespace
 
 std::span<const Parameter> model_parameter() { return kModel; }
+std::span<const Parameter> logprob_parameters() { return kLogprobs; }
+
+void apply_logprobs(Fields& fields) {
+  const auto& [wanted, top] = fields.of<LogprobFields>();
+  if (top > 0 && !wanted) {
+    throw invalid_value("top_logprobs", "Invalid 'top_logprobs': it needs 'logprobs' to be true.");
+  }
+  if (wanted) fields.of<SamplingParams>().logprobs = top;
+}
 
 std::vector<std::string> text_list(const Json& value, const FieldPath& path) {
   std::vector<std::string> texts;

@@ -22,6 +22,15 @@ inline constexpr double kIntMax = 2147483647;
 // "model", which may be left out while one model is served. Api::serve reads it.
 std::span<const Parameter> model_parameter();
 
+// "logprobs", a switch, and "top_logprobs", as in OpenAI's chat.
+struct LogprobFields {
+  bool wanted = false;
+  int top = 0;
+};
+std::span<const Parameter> logprob_parameters();
+// Sets SamplingParams::logprobs. Throws ApiError for "top_logprobs" without the switch.
+void apply_logprobs(Fields& fields);
+
 // The texts of a field of type kStrings. Throws ApiError for an empty one.
 std::vector<std::string> text_list(const Json& value, const FieldPath& path);
 // For the field of stop strings, of type kStrings, whatever its name. Throws ApiError for an empty one.

@@ -45,7 +45,8 @@ const EndpointInfo endpoint{
     .paths = {"/api/chat"},
     .flags = Route::kGenerates,
     .help = "Ollama's chat",
-    .parameters = {model_parameter(), kParameters, ollama_generation_parameters(), ollama_keep_alive_parameter()},
+    .parameters = {model_parameter(), kParameters, ollama_generation_parameters(), logprob_parameters(),
+                   ollama_keep_alive_parameter()},
     .needs_engine = [](const Json& body) { return needs_engine_unless_unloading(body, "messages"); },
     .run = run};
 const Registry<EndpointInfo> registered{endpoint};

@@ -28,8 +28,8 @@ Json call_json(const AnswerBlock& block) {
 OllamaFormat::OllamaFormat(Kind kind, Call& call)
     : kind_(kind),
       model_(call.model.name),
-      engine_(call.fields.of<OllamaFields>().want_logprobs ? call.model.engine : nullptr),
-      top_logprobs_(call.fields.of<OllamaFields>().top_logprobs),
+      engine_(call.fields.of<LogprobFields>().wanted ? call.model.engine : nullptr),
+      top_logprobs_(call.fields.of<LogprobFields>().top),
       blocks_("call_" + call.request_id.substr(0, 20), call.fields.of<OllamaFields>().stream ? this : nullptr) {}
 
 std::string OllamaFormat::on_event(int, Event event) {

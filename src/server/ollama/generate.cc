@@ -80,7 +80,8 @@ const EndpointInfo endpoint{
     .paths = {"/api/generate"},
     .flags = Route::kGenerates,
     .help = "Ollama's answer to one prompt",
-    .parameters = {model_parameter(), kParameters, ollama_generation_parameters(), ollama_keep_alive_parameter()},
+    .parameters = {model_parameter(), kParameters, ollama_generation_parameters(), logprob_parameters(),
+                   ollama_keep_alive_parameter()},
     .needs_engine = [](const Json& body) { return needs_engine_unless_unloading(body, "prompt"); },
     .run = run};
 const Registry<EndpointInfo> registered{endpoint};

@@ -150,18 +150,6 @@ constexpr auto kOllamaGeneration = std::to_array<Parameter>({
      .fallback = "as the template says",
      .help = "true, false, low, medium or high: turns thoughts on or off, and says how much",
      .set = set_think},
-    {.name = "logprobs",
-     .type = Type::kBoolean,
-     .fallback = "false",
-     .help = "report the log probability of each token",
-     .set = assign<&OllamaFields::want_logprobs>},
-    {.name = "top_logprobs",
-     .type = Type::kInteger,
-     .min = 0,
-     .max = 20,
-     .fallback = "0",
-     .help = "alternatives to report for each token; needs logprobs",
-     .set = assign<&OllamaFields::top_logprobs>},
     refused("truncate", "[false]"),
     refused("shift", "[false]"),
 });
@@ -175,10 +163,7 @@ void read_ollama_options(Call& call) {
   const auto& fields = call.fields.of<OllamaFields>();
   call.fields.of<GenerationFields>().stream = fields.stream;
   apply_keep_alive(call);
-  if (fields.top_logprobs > 0 && !fields.want_logprobs) {
-    throw invalid_value("top_logprobs", "Invalid 'top_logprobs': it needs 'logprobs' to be true.");
-  }
-  if (fields.want_logprobs) call.fields.of<SamplingParams>().logprobs = fields.top_logprobs;
+  apply_logprobs(call.fields);
   if (!fields.options.is_object()) return;
   UnknownFields unknown;  // settings of the machine: how many threads, how many layers on a GPU, ...
   read_parameters(kOptionGroups, fields.options, call.info().vocab_size, call.fields, unknown);

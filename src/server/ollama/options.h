@@ -13,8 +13,6 @@ namespace sluice::server {
 
 struct OllamaFields {
   bool stream = true;
-  bool want_logprobs = false;
-  int top_logprobs = 0;
   Json options;                // object or null
   std::optional<int> num_ctx;  // of the options
   bool has_keep_alive = false;

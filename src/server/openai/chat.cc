@@ -16,6 +16,7 @@
 #include "server/openai/requests.h"
 #include "server/openai/shared_fields.h"
 #include "server/openai/transfer_fields.h"
+#include "server/rows.h"
 #include "server/tool_rows.h"
 
 namespace sluice::server {
@@ -24,8 +25,6 @@ namespace {
 using Type = Parameter::Type;
 
 struct ChatFields {
-  bool want_logprobs = false;
-  int top_logprobs = 0;
   bool has_max_completion_tokens = false;
   bool echo = false;
 };
@@ -245,18 +244,6 @@ constexpr auto kChatParameters = std::to_array<Parameter>({
      .fallback = "max_tokens",
      .help = "the newer name of max_tokens",
      .set = set_max_completion_tokens},
-    {.name = "logprobs",
-     .type = Type::kBoolean,
-     .fallback = "false",
-     .help = "report the log probability of each token",
-     .set = assign<&ChatFields::want_logprobs>},
-    {.name = "top_logprobs",
-     .type = Type::kInteger,
-     .min = 0,
-     .max = 20,
-     .fallback = "0",
-     .help = "alternatives to report for each token; needs logprobs",
-     .set = assign<&ChatFields::top_logprobs>},
     {.name = "echo",
      .type = Type::kBoolean,
      .fallback = "false",
@@ -313,9 +300,7 @@ void check_chat(Call& call) {
                    .param = "max_tokens",
                    .code = "invalid_parameter_combination"};
   }
-  if (chat.top_logprobs > 0 && !chat.want_logprobs) {
-    throw invalid_value("top_logprobs", "Invalid 'top_logprobs': it needs 'logprobs' to be true.");
-  }
+  apply_logprobs(call.fields);
   if (!conversation.parallel_tool_calls && (!conversation.tools.is_array() || conversation.tools.empty())) {
     throw invalid_value("parallel_tool_calls", "Invalid 'parallel_tool_calls': it needs 'tools'.");
   }
@@ -339,8 +324,8 @@ void run_chat(Call& call) {
   ChatRequest request = openai_chat_request(call);
   ChatKeeper keeper = chat_keeper(call);
   const bool keeps = static_cast<bool>(keeper);
-  const auto& chat = call.fields.of<ChatFields>();
   const auto& generation = call.fields.of<GenerationFields>();
+  const auto& logprobs = call.fields.of<LogprobFields>();
 
   GenerationJob job;
   job.stream = generation.stream;
@@ -357,8 +342,8 @@ void run_chat(Call& call) {
                                                  .keeps = keeps,
                                                  .include_usage = generation.include_usage,
                                                  .continuous_usage = generation.continuous_usage,
-                                                 .logprobs = chat.want_logprobs,
-                                                 .top_logprobs = chat.top_logprobs,
+                                                 .logprobs = logprobs.wanted,
+                                                 .top_logprobs = logprobs.top,
                                                  .token_ids = generation.return_token_ids,
                                                  .tokens_as_ids = generation.return_tokens_as_token_ids,
                                                  .keep_stop = request.request.sampling.include_stop_str_in_output,
@@ -387,9 +372,10 @@ const Registry<EndpointInfo> registered_chat{kChat};
 }  // namespace
 
 std::vector<std::span<const Parameter>> chat_parameters() {
-  return {model_parameter(), conversation_parameters(), generation_parameters(),      grammar_parameters(),
-          kChatParameters,   reasoning_parameters(),    legacy_function_parameters(), special_token_parameter(),
-          label_parameter(), transfer_parameters(),     module_parameters(),          foreign_parameters()};
+  return {model_parameter(),         conversation_parameters(), generation_parameters(), grammar_parameters(),
+          kChatParameters,           logprob_parameters(),      reasoning_parameters(),  legacy_function_parameters(),
+          special_token_parameter(), label_parameter(),         transfer_parameters(),   module_parameters(),
+          foreign_parameters()};
 }
 
 ChatRequest openai_chat_request(Call& call) {
@@ -398,7 +384,6 @@ ChatRequest openai_chat_request(Call& call) {
   check_chat(call);
   apply_reasoning(call);
   const auto& chat = call.fields.of<ChatFields>();
-  if (chat.want_logprobs) call.fields.of<SamplingParams>().logprobs = chat.top_logprobs;
   call.fields.of<ConversationFields>().thinking_budget = call.fields.of<ReasoningFields>().budget;
   ChatRequest request = chat_request(call);
   request.request.max_tokens_is_default = gives_way(call, request.request) && !chat.has_max_completion_tokens;
