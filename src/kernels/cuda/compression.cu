@@ -4,6 +4,7 @@
 // bits depend on its own tokens alone. Bound by memory traffic in prompts, and by launches where one token is decoded.
 #include "kernels/cuda/compression.h"
 
+#include "kernels/cuda/device/entry_places.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/pdl.cuh"
 #include "kernels/cuda/device/reduce.cuh"
@@ -19,11 +20,10 @@ constexpr int kThreads = 256;
 struct CompressParams {
   const float *x, *gates, *bias, *norm, *cos_sin;
   int64_t x_stride, gates_stride, cos_sin_stride;
-  int series, dim, rate, rotary;
+  int series, dim, rotary;
   float eps;
   std::byte* entries;
-  int64_t block_elements, entry_stride;
-  int first_element, block_size;
+  EntryPlaces places;
   float* state;
   int64_t state_stride;
   const int32_t *slots, *query_start, *kv_len, *block_table;
@@ -39,14 +39,14 @@ struct Windows {
         first_row(p.query_start[sequence]),
         rows(p.query_start[sequence + 1] - first_row),
         position(p.kv_len[sequence] - rows) {}
-  __device__ int before(const CompressParams& p) const { return position / p.rate; }  // windows before window 0
-  __device__ int complete(const CompressParams& p) const { return (position + rows) / p.rate - before(p); }
+  __device__ int before(const CompressParams& p) const { return position / p.places.rate; }  // windows before window 0
+  __device__ int complete(const CompressParams& p) const { return (position + rows) / p.places.rate - before(p); }
   // The first row of a window among the sequence's rows.
   __device__ int begin(const CompressParams& p, int window) const {
-    return max(0, window * p.rate - position % p.rate);
+    return max(0, window * p.places.rate - position % p.places.rate);
   }
   __device__ int end(const CompressParams& p, int window) const {
-    return min(rows, (window + 1) * p.rate - position % p.rate);
+    return min(rows, (window + 1) * p.places.rate - position % p.places.rate);
   }
 };
 
@@ -97,7 +97,7 @@ __device__ void add_tokens(RunningMean& mean, const CompressParams& p, const Win
 #pragma unroll 4
   for (int i = w.begin(p, window); i < end; ++i) {
     const int64_t row = w.first_row + i;
-    const int place = (w.position + i) % p.rate;
+    const int place = (w.position + i) % p.places.rate;
     mean.add(p.gates[row * p.gates_stride + column] + bias[int64_t{place} * p.series * p.dim],
              p.x[row * p.x_stride + column]);
   }
@@ -128,7 +128,7 @@ __device__ RunningMean sum_of_entry(const CompressParams& p, const Windows& w, c
 // The block of each window that may be complete: a sequence's blocks begin at this one. It has at most one more than
 // its rows fill.
 __device__ inline int first_block(const CompressParams& p, int sequence) {
-  return p.query_start[sequence] / p.rate + sequence;
+  return p.query_start[sequence] / p.places.rate + sequence;
 }
 
 // Makes the entry of a complete window. Shared memory: [dim].
@@ -153,11 +153,9 @@ __global__ void __launch_bounds__(kThreads) make_entries(const __grid_constant__
   __syncthreads();
   const int index = w.before(p) + window, plain = p.dim - p.rotary;
   const Rotation rotation{p.cos_sin, p.cos_sin_stride, p.rotary, true};
-  const float* table = p.cos_sin + int64_t{index} * p.rate * p.cos_sin_stride;
-  const int in_text = (index * p.rate + p.rate - 1) / p.block_size, in_block = index - in_text * p.block_size / p.rate;
+  const float* table = p.cos_sin + int64_t{index} * p.places.rate * p.cos_sin_stride;
   const int32_t* blocks = p.block_table + int64_t{w.sequence} * p.block_table_stride;
-  T* to = reinterpret_cast<T*>(p.entries) + blocks[in_text] * p.block_elements + in_block * p.entry_stride +
-          p.first_element;
+  T* to = reinterpret_cast<T*>(p.entries) + p.places.element(blocks, index);
   for (int c = thread; c < p.dim; c += kThreads) {
     to[c] = from_f32<T>(c < plain ? entry[c] : rotated(rotation, table, entry + plain, c - plain));
   }
@@ -180,7 +178,7 @@ template <class T>
 void make_entries_of(const Launch& l, const CompressParams& p, int64_t tokens) {
   const auto shared = static_cast<size_t>(p.dim) * sizeof(float);
   CHECK(shared <= 47 << 10, "entries of {} elements do not fit into shared memory", p.dim);
-  const dim3 grid(static_cast<unsigned>(tokens / p.rate + p.sequences));
+  const dim3 grid(static_cast<unsigned>(tokens / p.places.rate + p.sequences));
   launch_pdl(l, "compress: entries", make_entries<T>, grid, kThreads, shared, p);
 }
 
@@ -263,14 +261,10 @@ void compress(const Launch& l, const ops::CompressArgs& a) {
                          .cos_sin_stride = a.cos_sin.row_stride,
                          .series = a.series,
                          .dim = static_cast<int>(e.dim),
-                         .rate = e.rate,
                          .rotary = static_cast<int>(a.cos_sin.shape[1]),
                          .eps = a.eps,
                          .entries = e.cache.data,
-                         .block_elements = e.cache.shape[2] * e.cache.shape[3],
-                         .entry_stride = e.stride,
-                         .first_element = static_cast<int>(e.first),
-                         .block_size = static_cast<int>(e.cache.shape[2]),
+                         .places = EntryPlaces(e),
                          .state = a.state.f32(),
                          .state_stride = a.state.row_stride,
                          .slots = on_device(l, a.slots),

@@ -4,6 +4,7 @@
 // A row's bits depend on its own data alone. Bound by arithmetic, and by reading the scores six times in one block.
 #include <type_traits>
 
+#include "kernels/cuda/device/entry_places.cuh"
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/scan.cuh"
@@ -23,8 +24,7 @@ struct SelectParams {
   int heads, dim, top_k, first;
   const std::byte* entries;
   const float* scales;  // for int8 caches, one per entry
-  int64_t block_elements, entry_stride;
-  int first_element, rate, block_size;
+  EntryPlaces places;
   const int32_t *query_start, *kv_len, *block_table;
   int block_table_stride, sequences;
   int32_t* selected;
@@ -43,14 +43,10 @@ struct EntryRow {
     const int sequence = last_of(0, p.sequences - 1, [&](int s) { return p.query_start[s] <= row; });
     blocks = p.block_table + int64_t{sequence} * p.block_table_stride;
     start = p.query_start[sequence], end = p.query_start[sequence + 1];
-    count = (p.kv_len[sequence] - end + row + 1) / p.rate;
+    count = (p.kv_len[sequence] - end + row + 1) / p.places.rate;
   }
   __device__ bool chooses(const SelectParams& p) const { return count - p.first > p.top_k; }
-  // The element of the cache where an entry begins.
-  __device__ int64_t element(const SelectParams& p, int entry) const {
-    const int block = (entry * p.rate + p.rate - 1) / p.block_size, in_block = entry - block * p.block_size / p.rate;
-    return blocks[block] * p.block_elements + in_block * p.entry_stride + p.first_element;
-  }
+  __device__ int64_t element(const SelectParams& p, int entry) const { return p.places.element(blocks, entry); }
 };
 
 constexpr int kThreads = 256;
@@ -328,11 +324,7 @@ SelectParams params_of(const Launch& l, const ops::SelectEntriesArgs& a) {
           .first = a.first,
           .entries = e.cache.data,
           .scales = e.cache.scales,
-          .block_elements = e.cache.shape[2] * e.cache.shape[3],
-          .entry_stride = e.stride,
-          .first_element = static_cast<int>(e.first),
-          .rate = e.rate,
-          .block_size = static_cast<int>(e.cache.shape[2]),
+          .places = EntryPlaces(e),
           .query_start = on_device(l, a.sequences.query_start),
           .kv_len = on_device(l, a.sequences.kv_len),
           .block_table = on_device(l, a.sequences.block_table),
@@ -360,8 +352,7 @@ void score_in_fp32(const Launch& l, const SelectParams& p, int64_t most) {
 template <class T>
 bool score_by_tensor_cores(const Launch& l, const SelectParams& p, int64_t most) {
   const size_t shared = tensor_shared(p.heads, p.dim);
-  const bool packs = p.dim % 16 == 0 && p.entry_stride % 8 == 0 && p.block_elements % 8 == 0 &&
-                     p.first_element % 8 == 0 && reinterpret_cast<uintptr_t>(p.entries) % 16 == 0;
+  const bool packs = p.dim % 16 == 0 && p.places.aligned(8) && reinterpret_cast<uintptr_t>(p.entries) % 16 == 0;
   if (!packs || p.dim > kMostSteps * 16 || shared > static_cast<size_t>(shared_of_block(l))) return false;
   static SharedMemoryLimit limit;
   limit.raise(l.device, score_on_tensor_cores<T>, static_cast<size_t>(shared_of_block(l)));

@@ -1,10 +1,10 @@
 // Attention to a window of keys and to entries (DeepSeek-V4). The keys and entries that some rows see are copied
 // together, and the kernels for all keys attend to the copies, where each row is a sequence of its own
 // (ops/gathered_keys.h). The copies are bound by memory traffic; those of one launch mostly stay in the L2 cache.
-#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/copies.h"
 #include "kernels/cuda/compression.h"
+#include "kernels/cuda/device/entry_places.cuh"
 #include "kernels/cuda/device/search.cuh"
-#include "ops/gathered_keys.h"
 
 namespace sluice::cuda {
 namespace {
@@ -14,12 +14,11 @@ constexpr int kThreads = 256, kBlock = ops::GatheredKeys::kBlock;
 struct CopyParams {
   const std::byte *keys, *entries;  // entries may be null
   const float* scales;              // for int8 caches, of keys
-  int64_t block_bytes;              // of the entries' cache
-  int entry_stride, first_byte;     // bytes
-  int rate, window, block_size;
+  EntryPlaces places;
+  int window, block_size;
   const int32_t *selected, *query_start, *kv_len, *block_table;
   int top_k, sequences, block_table_stride;
-  int first_row, vector_bytes;
+  int first_row, vector_bytes, element_bytes;
   std::byte* to;
   float* to_scales;
   int32_t *to_query_start, *to_kv_len, *to_block_table;
@@ -34,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) copy_seen(const __grid_constant__ Co
   const int32_t* selected = p.selected != nullptr ? p.selected + int64_t{row} * p.top_k : nullptr;
   const int position = p.kv_len[sequence] - p.query_start[sequence + 1] + row;
   const int first_key = max(0, position - p.window + 1), keys = position + 1 - first_key;
-  const int complete = p.entries != nullptr ? (position + 1) / p.rate : 0;
+  const int complete = p.entries != nullptr ? (position + 1) / p.places.rate : 0;
   const int first = static_cast<int>(blockIdx.x) * kBlock, packs = p.vector_bytes / static_cast<int>(sizeof(Pack));
   const int64_t block = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
   const auto key_at = [&](int i) {
@@ -46,9 +45,7 @@ __global__ void __launch_bounds__(kThreads) copy_seen(const __grid_constant__ Co
     if (selected != nullptr ? i >= p.top_k : i >= complete) return nullptr;
     const int entry = selected != nullptr ? selected[i] : i;
     if (entry < 0) return nullptr;
-    const int in_text = (entry * p.rate + p.rate - 1) / p.block_size,
-              in_block = entry - in_text * p.block_size / p.rate;
-    return p.entries + table[in_text] * p.block_bytes + int64_t{in_block} * p.entry_stride + p.first_byte;
+    return p.entries + p.places.element(table, entry) * p.element_bytes;
   };
   auto* to = reinterpret_cast<Pack*>(p.to) + block * kBlock * packs;
   for (int i = thread; i < kBlock * packs; i += kThreads) {
@@ -85,10 +82,7 @@ CopyParams params_of(const Launch& l, const ops::EntryAttentionArgs& args, const
   CopyParams p{.keys = args.k_cache.data,
                .entries = e.cache.data,
                .scales = args.k_cache.scales,
-               .block_bytes = 0,
-               .entry_stride = 0,
-               .first_byte = 0,
-               .rate = 1,
+               .places = {},
                .window = args.window,
                .block_size = static_cast<int>(args.k_cache.shape[2]),
                .selected = args.selected.as<int32_t>(),
@@ -100,16 +94,13 @@ CopyParams params_of(const Launch& l, const ops::EntryAttentionArgs& args, const
                .block_table_stride = args.sequences.block_table_stride,
                .first_row = 0,
                .vector_bytes = static_cast<int>(ops::GatheredKeys::vector_bytes(args.k_cache)),
+               .element_bytes = static_cast<int>(args.k_cache.dtype->block_bytes),
                .to = copies.keys.data,
                .to_scales = copies.keys.scales,
                .to_query_start = copies.query_start,
                .to_kv_len = copies.kv_len,
                .to_block_table = copies.block_table};
-  if (e.cache.data == nullptr) return p;
-  const auto size = static_cast<int64_t>(e.cache.dtype->block_bytes);
-  p.block_bytes = e.cache.shape[2] * e.cache.shape[3] * size;
-  p.entry_stride = static_cast<int>(e.stride * size), p.first_byte = static_cast<int>(e.first * size);
-  p.rate = e.rate;
+  if (e.cache.data != nullptr) p.places = EntryPlaces(e);
   if (args.selected.data != nullptr) p.top_k = static_cast<int>(args.selected.shape[1]);
   return p;
 }
@@ -117,7 +108,6 @@ CopyParams params_of(const Launch& l, const ops::EntryAttentionArgs& args, const
 }  // namespace
 
 void entry_attention(const Launch& l, const ops::EntryAttentionArgs& args, Arithmetic arithmetic) {
-  constexpr int64_t kMostRows = 1 << 15;  // of a launch
   const int64_t tokens = args.q.shape[0], most = most_seen(args), dim = args.k_cache.shape[3];
   if (tokens == 0) return;
   const bool entries = args.entries.cache.data != nullptr;
@@ -125,7 +115,6 @@ void entry_attention(const Launch& l, const ops::EntryAttentionArgs& args, Arith
         "entries of {} beside keys of {}", args.entries.cache.dtype->name, args.k_cache.dtype->name);
   // Half of the workspace is for the copies, the other half for the attention to them.
   Launch behind = l;
-  behind.captured = false;  // kernels must not read the copies before they are made
   behind.workspace_bytes = l.workspace_bytes / 2 / kBytesPerArrival * kBytesPerArrival;
   std::byte* const rest = l.workspace + behind.workspace_bytes;
   const auto rest_bytes = static_cast<int64_t>(l.workspace_bytes - behind.workspace_bytes);
@@ -137,27 +126,15 @@ void entry_attention(const Launch& l, const ops::EntryAttentionArgs& args, Arith
   const ops::GatheredKeys copies(all);
   CopyParams p = params_of(l, args, copies);
   const auto whole = [](auto... values) { return ((reinterpret_cast<uintptr_t>(values) % 16 == 0) && ...); };
-  const bool packs = whole(p.keys, p.entries) && p.vector_bytes % 16 == 0 && p.block_bytes % 16 == 0 &&
-                     p.entry_stride % 16 == 0 && p.first_byte % 16 == 0;
-  const int64_t at_once = std::min(copies.rows, kMostRows);
-  for (int64_t first = 0; first < tokens; first += at_once) {
-    const int64_t rows = std::min(at_once, tokens - first);
-    const dim3 grid(static_cast<unsigned>(copies.blocks), static_cast<unsigned>(rows));
-    p.first_row = static_cast<int>(first);
+  const bool packs = whole(p.keys, p.entries) && p.vector_bytes % 16 == 0 && p.places.aligned(16 / p.element_bytes);
+  attend_to_copies(behind, all, copies, arithmetic, [&](int first, dim3 grid) {
+    p.first_row = first;
     if (packs) {
       copy_seen<uint4><<<grid, kThreads, 0, l.stream>>>(p);
     } else {
       copy_seen<uint8_t><<<grid, kThreads, 0, l.stream>>>(p);
     }
-    check_launch("copies of keys and entries");
-    const ops::AttentionArgs part = copies.of_rows(all, first, rows);
-    AttentionIndices own{.query_start = copies.query_start,
-                         .kv_len = copies.kv_len,
-                         .block_table = copies.block_table,
-                         .sequences = static_cast<int>(rows)};
-    for (int64_t i = 0; i < rows; ++i) own.count(1, static_cast<int>(most), args.heads);
-    if (arithmetic != Arithmetic::kTensor || !attention_tensor(behind, part, own)) attention_exact(behind, part, own);
-  }
+  });
 }
 
 }  // namespace sluice::cuda

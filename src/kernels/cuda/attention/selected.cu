@@ -1,9 +1,8 @@
 // Attention to the keys that select_entries chose. The keys of some rows at a time are copied together, and the kernels
 // for all keys attend to the copies, where each row is a sequence of its own (ops/gathered_keys.h). The copies are
 // bound by memory traffic; those of one launch mostly stay in the L2 cache.
-#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/copies.h"
 #include "kernels/cuda/device/search.cuh"
-#include "ops/gathered_keys.h"
 
 namespace sluice::cuda {
 namespace {
@@ -59,8 +58,6 @@ void attention_selected(const Launch& l, const ops::AttentionArgs& args, const A
   const int64_t tokens = args.q.rows(), top_k = args.selected.shape[1];
   if (tokens == 0) return;
   const ops::GatheredKeys gathered(args);
-  Launch behind = l;
-  behind.captured = false;  // kernels must not read the copies before they are made
   GatherParams p{.keys = args.k_cache.data,
                  .scales = args.k_cache.scales,
                  .selected = args.selected.as<int32_t>(),
@@ -79,24 +76,14 @@ void attention_selected(const Launch& l, const ops::AttentionArgs& args, const A
                  .to_kv_len = gathered.kv_len,
                  .to_block_table = gathered.block_table};
   const bool packs = p.vector_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(p.keys) % 16 == 0;
-  for (int64_t first = 0; first < tokens; first += gathered.rows) {
-    const int64_t rows = std::min(gathered.rows, tokens - first);
-    const dim3 grid(static_cast<unsigned>(gathered.blocks), static_cast<unsigned>(rows));
-    p.first_row = static_cast<int>(first);
+  attend_to_copies(l, args, gathered, arithmetic, [&](int first, dim3 grid) {
+    p.first_row = first;
     if (packs) {
       gather_keys<uint4><<<grid, kThreads, 0, l.stream>>>(p);
     } else {
       gather_keys<uint8_t><<<grid, kThreads, 0, l.stream>>>(p);
     }
-    check_launch("copies of selected keys");
-    const ops::AttentionArgs part = gathered.of_rows(args, first, rows);
-    AttentionIndices own{.query_start = gathered.query_start,
-                         .kv_len = gathered.kv_len,
-                         .block_table = gathered.block_table,
-                         .sequences = static_cast<int>(rows)};
-    for (int64_t i = 0; i < rows; ++i) own.count(1, static_cast<int>(top_k), args.heads);
-    if (arithmetic != Arithmetic::kTensor || !attention_tensor(behind, part, own)) attention_exact(behind, part, own);
-  }
+  });
 }
 
 }  // namespace sluice::cuda
