@@ -90,6 +90,7 @@ struct TensorEntry {
   std::vector<Tensor> rows(int64_t begin, int64_t count) const;
   void read(float* to) const;  // writes all elements, rows in order
 };
+using TensorMap = std::map<std::string, TensorEntry, std::less<>>;  // by name
 
 // Sampling defaults and end tokens from generation_config.json (or config.json).
 struct GenerationConfig {
@@ -120,7 +121,7 @@ class Checkpoint {
   std::shared_ptr<const TextPart> text_part;  // not null: only the text decoder of a multimodal checkpoint
   // Returns the equivalent of tokenizer_config.json (chat templates, special tokens) when the weights file contains it.
   virtual std::string tokenizer_config() const { return {}; }
-  const std::map<std::string, TensorEntry, std::less<>>& tensors() const { return tensors_; }
+  const TensorMap& tensors() const { return tensors_; }
   const TensorEntry* find(std::string_view name) const;
   size_t total_bytes() const;  // sum over all tensors
   const std::vector<SourceFile>& files() const { return sources_; }
@@ -131,7 +132,7 @@ class Checkpoint {
  protected:
   const MappedFile& map_file(const std::string& path);  // maps a file of weights and adds it to files()
 
-  std::map<std::string, TensorEntry, std::less<>> tensors_;
+  TensorMap tensors_;
   std::vector<std::unique_ptr<MappedFile>> mapped_;
 
  private:

@@ -13,8 +13,6 @@
 
 namespace sluice {
 
-using TensorMap = std::map<std::string, TensorEntry, std::less<>>;
-
 // Tells which modules of a multimodal model are in its text decoder.
 class TextPart {
  public:

@@ -15,7 +15,7 @@ class GgufTensors {
   // Throws Error(kCorruptFile) when two tensors get the same name.
   GgufTensors(const GgufFile& file, const GgufConfig& config);
 
-  std::map<std::string, TensorEntry, std::less<>> take() { return std::move(tensors_); }
+  TensorMap take() { return std::move(tensors_); }
   // Returns the memory of computed tensors. Entries point into it.
   std::vector<std::vector<float>> take_owned() { return std::move(owned_); }
 
@@ -43,9 +43,9 @@ class GgufTensors {
 
   const GgufFile& file_;
   int64_t heads_, kv_heads_, head_dim_, groups_, key_rows_, repeats_;
-  std::map<std::string, TensorEntry, std::less<>> tensors_;
+  TensorMap tensors_;
   // KGateRows and kUpRows tensors that wait for their counterpart.
-  std::map<std::string, TensorEntry, std::less<>> halves_;
+  TensorMap halves_;
   std::vector<std::vector<float>> owned_;
 };
 

@@ -15,14 +15,9 @@
 // Scales of activations and caches are dropped: quantized activations are scaled row by row at run time.
 #pragma once
 
-#include <map>
-#include <string>
-
 #include "formats/checkpoint.h"
 
 namespace sluice {
-
-using TensorMap = std::map<std::string, TensorEntry, std::less<>>;
 
 // Replaces the quantized matrices in `tensors` if the configuration says that there are any. Throws
 // Error(kUnsupportedModel) that names file and key, or the tensor, when something is not supported. Returns whether
